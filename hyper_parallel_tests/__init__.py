@@ -1,0 +1,1 @@
+"""A quality protection net for distributed training on PyTorch."""

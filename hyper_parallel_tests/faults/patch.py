@@ -1,0 +1,93 @@
+"""Put a defect into running code and take it out again."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class FaultDoesNotFit(Exception):
+    """The code that a fault wants to break is not there, or not as the fault knows it; the fault needs an update."""
+
+
+class Patch:
+    """The hands of one applied fault on one rank.
+
+    Attributes:
+        rank: the rank that it is applied on.
+    """
+
+    def __init__(self, fault: str, rank: int, on_reached: Callable[[str], None]) -> None:
+        self.rank = rank
+        self._fault = fault
+        self._on_reached = on_reached
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def replace(self, target: str, make: Callable[[Any], Any], *, parameters: Sequence[str] = ()) -> Any:
+        """Put `make(original)` in the place of `target`.
+
+        The replacement calls `reached()` where the defect takes effect.
+
+        Args:
+            target: "module:qualified.name" of a function, method or value, in the module that uses it.
+            make: gets the original (the plain function of a static or class method), returns the replacement.
+            parameters: the first parameter names that the original must have, so that a fault never silently misses.
+
+        Returns:
+            the original.
+
+        Raises:
+            FaultDoesNotFit: there is no such target, or its parameters are others.
+        """
+        owner, name = self._owner(target)
+        held = inspect.getattr_static(owner, name)
+        original = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
+        self._check_parameters(target, original, parameters)
+        replacement = make(original)
+        if isinstance(held, (staticmethod, classmethod)):
+            replacement = type(held)(replacement)
+        own = vars(owner).get(name, _INHERITED)
+        setattr(owner, name, replacement)
+        self._undo.append((owner, name, own))
+        return original
+
+    def reached(self) -> None:
+        """Tell that the defect takes effect now: without this, a failing case proves nothing."""
+        self._on_reached(self._fault)
+
+    def undo(self) -> None:
+        """Take all replacements out, the latest first."""
+        while self._undo:
+            owner, name, held = self._undo.pop()
+            if held is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, held)
+
+    def _owner(self, target: str) -> tuple[Any, str]:
+        module_name, colon, qualified = target.partition(":")
+        if not colon or not qualified:
+            raise FaultDoesNotFit(f"{self._fault}: target {target!r} is not of the form module:qualified.name")
+        try:
+            owner: Any = importlib.import_module(module_name)
+        except ImportError as error:
+            raise FaultDoesNotFit(f"{self._fault}: no module {module_name} ({error})") from error
+        *path, name = qualified.split(".")
+        for step in [*path, name]:
+            if not hasattr(owner, step):
+                raise FaultDoesNotFit(f"{self._fault}: {module_name} has no {qualified}; update the fault to this version")
+            if step is not name:
+                owner = getattr(owner, step)
+        return owner, name
+
+    def _check_parameters(self, target: str, original: Any, parameters: Sequence[str]) -> None:
+        if not parameters:
+            return
+        found = tuple(inspect.signature(original).parameters)[: len(parameters)]
+        if found != tuple(parameters):
+            raise FaultDoesNotFit(f"{self._fault}: {target} takes {found}, the fault was written for {tuple(parameters)}")
+
+
+_INHERITED = object()

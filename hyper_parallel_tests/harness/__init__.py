@@ -1,0 +1,39 @@
+"""How a case runs and judges: what test files import.
+
+Everything is loaded on first use, because the conductor imports this package too and must not pay for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyper_parallel_tests.harness.judging import trace as trace
+    from hyper_parallel_tests.harness.judging.determinism import assert_bitwise_repeatable as assert_bitwise_repeatable
+    from hyper_parallel_tests.harness.judging.parity import assert_close as assert_close
+    from hyper_parallel_tests.harness.judging.parity import assert_parity as assert_parity
+    from hyper_parallel_tests.harness.marks import contract as contract
+    from hyper_parallel_tests.harness.world import World as World
+
+_HOMES = {
+    "contract": "marks",
+    "World": "world",
+    "trace": "judging",
+    "assert_close": "judging.parity",
+    "assert_parity": "judging.parity",
+    "train": "judging.parity",
+    "assert_bitwise_repeatable": "judging.determinism",
+}
+
+__all__ = ["World", "assert_bitwise_repeatable", "assert_close", "assert_parity", "contract", "trace", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"hyper_parallel_tests.harness has no {name!r}; it offers {', '.join(__all__)}")
+    module = importlib.import_module(f"{__name__}.{home}")
+    if name == "trace":
+        return importlib.import_module(f"{__name__}.judging.trace")
+    return getattr(module, name)

@@ -1,0 +1,279 @@
+"""The launcher's pytest session: it collects nothing itself, it has ranks run each case together and judges them.
+
+The ranks collect, since they need the case's module anyway; the conductor checks that all of them found the same.
+That keeps torch out of this process for one card, and the terminal, JUnit and duration reports are pytest's own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hyper_parallel_tests.harness import channel, marks
+from hyper_parallel_tests.harness.group import CaseRecord, Group, Interrupted, StartError
+from hyper_parallel_tests.harness.options import Options
+from hyper_parallel_tests.harness.rank import Orders
+from hyper_parallel_tests.harness.verdict import Verdict, judge
+
+# What is left of the target's time when the conductor stops by itself, to write stacks and the XML.
+_MARGIN_S = 10.0
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: Bazel's timeout, or a person's kill."""
+
+
+class Conductor:
+    """Runs cases on groups of ranks; a fresh group follows one that may be spoiled.
+
+    Attributes:
+        options: what was asked for.
+        verdicts: nodeid -> verdict, in the order of running.
+    """
+
+    def __init__(self, options: Options, orders: Orders, listener: channel.Listener, reporter: Reporter) -> None:
+        self.options = options
+        self.verdicts: dict[str, Verdict] = {}
+        self._orders = orders
+        self._listener = listener
+        self._reporter = reporter
+        self._group: Group | None = None
+        self._begun = time.monotonic()
+        self._collected: list[channel.Collected] = []
+
+    # -- groups
+
+    def group(self, fault: str = "") -> Group:
+        """A group fit to run a case with `fault` applied; relaunched where the last one is spent.
+
+        Raises:
+            StartError: the ranks did not come up, or collected differently from each other or from the last group.
+        """
+        if self._group is not None and (self._group.spent or self._group.fault != fault):
+            self.drop()
+        if self._group is None:
+            group = Group(replace(self._orders, fault=fault), self._listener, fault)
+            try:
+                self._check_collection(group)
+            except StartError:
+                group.kill()
+                raise
+            self._group = group
+        return self._group
+
+    def drop(self) -> None:
+        """End the present group by force."""
+        if self._group is not None:
+            self._group.kill()
+            self._group = None
+
+    def close(self) -> str:
+        """End the present group in order; returns what went wrong on the way, empty for nothing."""
+        if self._group is None:
+            return ""
+        group, self._group = self._group, None
+        if group.spent:
+            group.kill()
+            return ""
+        return group.finish()
+
+    def _check_collection(self, group: Group) -> None:
+        errors = [error for found in group.collected for error in found.errors]
+        if errors:
+            raise StartError("collection failed\n" + "\n".join(dict.fromkeys(errors)))
+        if self._collected:
+            _same_collection(self._collected[0].cases, group.collected, "the group before")
+        _same_collection(group.collected[0].cases, group.collected, "rank 0")
+        self._collected = group.collected
+
+    # -- cases
+
+    def run(self, cases: tuple[channel.CaseInfo, ...], plan: list[int]) -> Iterator[tuple[channel.CaseInfo, Verdict, CaseRecord]]:
+        """Run the cases numbered in `plan` one after the other on groups without a catalogued fault."""
+        for position, index in enumerate(plan):
+            following = plan[position + 1] if position + 1 < len(plan) else None
+            yield cases[index], *self.run_one(cases[index], channel.Run(index, following), self.options.fault)
+
+    def run_one(self, info: channel.CaseInfo, order: channel.Run, fault: str = "", limit: float = 0.0) -> tuple[Verdict, CaseRecord]:
+        """Run one case; `limit` in seconds overrides the case's own."""
+        group = self.group(fault)
+        try:
+            record = group.run(order, self._limit(info, limit))
+        except Interrupted as interruption:
+            self._reporter.case(info, judge(info, interruption.record, self._reporter.statements), interruption.record)
+            self.drop()
+            raise interruption.__cause__ from None
+        verdict = judge(info, record, self._reporter.statements)
+        self.verdicts[info.nodeid] = verdict
+        return verdict, record
+
+    def _limit(self, info: channel.CaseInfo, limit: float) -> float:
+        """Seconds for the next case: its own watchdog, but never beyond the target's time."""
+        if self.options.pdb_rank is not None:
+            return float("inf")
+        limit = limit or self.options.watchdog or info.watchdog or marks.DEFAULT_WATCHDOG_S
+        if self.options.target_timeout is None:
+            return limit
+        left = self.options.target_timeout - _MARGIN_S - (time.monotonic() - self._begun)
+        return max(1.0, min(limit, left))
+
+    def time_is_up(self) -> bool:
+        """Whether the target's time is spent, so that no further case may start."""
+        timeout = self.options.target_timeout
+        return timeout is not None and time.monotonic() - self._begun > max(timeout - _MARGIN_S, timeout / 2)
+
+
+def _same_collection(expected: tuple[channel.CaseInfo, ...], found: list[channel.Collected], reference: str) -> None:
+    names = [case.nodeid for case in expected]
+    for rank, one in enumerate(found):
+        other = [case.nodeid for case in one.cases]
+        if other == names:
+            continue
+        where = next((i for i, (a, b) in enumerate(zip(names, other, strict=False)) if a != b), min(len(names), len(other)))
+        theirs = names[where] if where < len(names) else "nothing more"
+        ours = other[where] if where < len(other) else "nothing more"
+        raise StartError(
+            f"rank {rank} collected {len(other)} cases and {reference} {len(names)}; they part at number {where}: "
+            f"rank {rank} has {ours}, {reference} has {theirs}\nEach rank must collect the same cases in the same order: "
+            "parametrize ids and order must not depend on the rank, a hash seed or the clock."
+        )
+
+
+class Reporter:
+    """Gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
+
+    def __init__(self, statements: dict[str, str]) -> None:
+        self.statements = statements
+        self.session: pytest.Session | None = None
+
+    def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
+        """Report one finished case."""
+        properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
+        if verdict.first is not None:
+            properties.append(("first_rank", verdict.first))
+        self.outcome(info.nodeid, info.location, verdict, record.started, record.seconds, properties)
+
+    def outcome(
+        self,
+        nodeid: str,
+        location: tuple[str, int | None, str],
+        verdict: Verdict,
+        started: float,
+        seconds: float,
+        properties: list[tuple[str, object]],
+    ) -> None:
+        """Report one item of any kind that ended with `verdict`."""
+        hook = self.session.config.hook
+        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
+        longrepr: Any = None
+        if outcome == "skipped":
+            longrepr = (location[0], location[1] or 0, verdict.text)
+        elif outcome == "failed":
+            longrepr = _Longrepr(verdict.headline, verdict.text)
+        for when in ("setup", "call", "teardown"):
+            main = when == "call"
+            report = pytest.TestReport(
+                nodeid,
+                location,
+                {nodeid: 1},
+                outcome if main else "passed",
+                longrepr if main else None,
+                when,
+                user_properties=properties if main else (),
+                duration=seconds if main else 0.0,
+                start=started,
+                stop=started + seconds,
+            )
+            report.verdict = verdict.kind
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+
+class _Longrepr:
+    """A failure's text as pytest's reports want it."""
+
+    def __init__(self, headline: str, text: str) -> None:
+        self.text = text
+        self.reprcrash = _Crash(headline)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, terminal: Any) -> None:
+        terminal.line(self.text)
+
+
+class _Crash:
+    """The one line that pytest's summary and the XML's message show."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class CasesSession:
+    """pytest plugin: run the collected cases of this shard and report each."""
+
+    def __init__(self, conductor: Conductor, reporter: Reporter) -> None:
+        self._conductor = conductor
+        self._reporter = reporter
+
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        self._reporter.session = session
+        return True
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        try:
+            self._run(session)
+        except StartError as error:
+            report_error(self._reporter, session, "start", str(error))
+        except Terminated:
+            print("conductor: SIGTERM, no further case was run", file=sys.stderr)
+            session.testsfailed += 1
+        finally:
+            trouble = self._conductor.close()
+        if trouble:
+            report_error(self._reporter, session, "end", trouble)
+        return True
+
+    def _run(self, session: pytest.Session) -> None:
+        options = self._conductor.options
+        found = self._conductor.group(options.fault).collected[0]
+        plan = [index for index in range(len(found.cases)) if index % options.shards == options.shard]
+        session.testscollected = len(plan)
+        for info, verdict, record in self._conductor.run(found.cases, plan):
+            self._reporter.case(info, verdict, record)
+            if verdict.kind not in {"passed", "skipped", "expected-broken"}:
+                session.testsfailed += 1
+            if session.shouldfail or session.shouldstop:
+                break
+            if self._conductor.time_is_up():
+                not_run = [found.cases[index].nodeid for index in plan if found.cases[index].nodeid not in self._conductor.verdicts]
+                if not_run:
+                    raise StartError("the target's time is up; not run:\n" + "\n".join(not_run))
+
+
+def report_error(reporter: Reporter, session: pytest.Session, what: str, text: str) -> None:
+    """A failure that belongs to no single case is an item of its own, so that no report can miss it."""
+    verdict = Verdict("error", (), None, text.partition("\n")[0], text)
+    reporter.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
+    session.testsfailed += 1
+    session.testscollected += 1
+
+
+def on_sigterm() -> None:
+    """Turn SIGTERM into an exception at the place where the conductor waits."""
+
+    def raise_terminated(number: int, frame: object) -> None:
+        raise Terminated(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, raise_terminated)

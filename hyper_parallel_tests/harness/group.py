@@ -1,0 +1,329 @@
+"""One group of ranks over its life: come up, collect, run case after case in lockstep, end."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection
+import os
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from hyper_parallel_tests.harness import channel, processes, ranks, stacks
+from hyper_parallel_tests.harness.rank import STACKS_SIGNAL, Orders, main
+
+# Once a rank has failed or died, its peers get this long to say what they saw; then they are stopped.
+SETTLE_S = 5.0
+# A rank answers a request for its stacks or its collectives within this time, or not at all.
+_ANSWER_S = 2.0
+_LOG_LIMIT = 512 * 2**20
+_HEAD, _TAIL = 8 * 2**10, 24 * 2**10
+
+
+class StartError(Exception):
+    """The ranks did not come up; the text says which, and what they left in their logs."""
+
+
+class UsageError(StartError):
+    """The ranks' pytest sessions refused their arguments."""
+
+
+@dataclass(frozen=True)
+class _Offsets:
+    """Where a case's part of a rank's files begins, in bytes."""
+
+    log: int
+    stacks: int
+
+
+@dataclass
+class RankRecord:
+    """What one rank did in one case."""
+
+    rank: int
+    phases: list[channel.Phase] = field(default_factory=list)
+    done: channel.Done | None = None
+    exit_code: int | None = None
+    died_at: float | None = None
+    reached: bool = False
+    stacks: str = ""
+    collectives: tuple[str, ...] = ()
+    output: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.done is not None or self.died_at is not None
+
+    @property
+    def failed(self) -> bool:
+        return any(phase.kind not in {"passed", "skipped"} for phase in self.phases)
+
+
+@dataclass
+class CaseRecord:
+    """What all ranks did in one case. `stopped` says why unfinished ranks were stopped, empty where none was."""
+
+    ranks: list[RankRecord]
+    started: float
+    seconds: float = 0.0
+    limit: float = 0.0
+    stopped: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether the same processes may run the next case."""
+        return all(one.done is not None and not one.failed and not one.done.rebuild for one in self.ranks)
+
+
+class Group:
+    """A group of ranks that is up and has collected."""
+
+    def __init__(self, orders: Orders, listener: channel.Listener, fault: str = "") -> None:
+        options = orders.options
+        self._orders = orders
+        self._listener = listener
+        self._ranks = ranks.start(main, (orders,), options.cards, options.start_method)
+        self._lines: list[Connection | None] = [None] * options.cards
+        self._probes: list[Connection | None] = [None] * options.cards
+        self.fault = fault
+        self.spent = False
+        try:
+            self.collected = self._wait_until_collected(options.startup)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        return self._ranks.pids
+
+    # -- start
+
+    def _wait_until_collected(self, limit_s: float) -> list[channel.Collected]:
+        collected: dict[int, channel.Collected] = {}
+        end = time.monotonic() + limit_s
+        while len(collected) < len(self._lines):
+            self._accept()
+            for rank, line in enumerate(self._lines):
+                if line is not None and rank not in collected and line.poll():
+                    collected[rank] = self._first_word(rank, line)
+            dead = [rank for rank in range(len(self._lines)) if self._ranks.exit_code(rank) is not None]
+            missing = [rank for rank in dead if rank not in collected]
+            if missing or time.monotonic() > end:
+                raise StartError(self._start_failure(missing or sorted(set(range(len(self._lines))) - collected.keys()), limit_s))
+            known = [line for line in self._lines if line is not None]
+            multiprocessing.connection.wait([self._listener.socket, *known] if len(collected) < len(known) else [self._listener.socket], 0.05)
+        return [collected[rank] for rank in range(len(self._lines))]
+
+    def _first_word(self, rank: int, line: Connection) -> channel.Collected:
+        try:
+            word = line.recv()
+        except (EOFError, OSError):
+            raise StartError(self._start_failure([rank], 0.0)) from None
+        if isinstance(word, channel.NotStarted):
+            said = _excerpt(self._orders.log(rank), 0).strip()
+            raise UsageError(f"pytest did not start on rank {rank} (its exit code: {word.exit_code})\n{said}")
+        return word
+
+    def _accept(self) -> None:
+        while (peer := self._listener.accept()) is not None:
+            pid, line = peer
+            if pid not in self._ranks.pids:
+                line.close()
+                continue
+            rank = self._ranks.pids.index(pid)
+            if self._lines[rank] is None:
+                self._lines[rank] = line
+            else:
+                self._probes[rank] = line
+
+    def _start_failure(self, missing: list[int], limit_s: float) -> str:
+        time.sleep(0.1)
+        said = []
+        for rank in missing:
+            code = self._ranks.exit_code(rank)
+            how = processes.exit_text(code) if code is not None else f"not up after {limit_s:.0f} s"
+            where = self._stacks(rank) if code is None else stacks.readable(_read_from(self._orders.stacks(rank), 0))
+            said.append(f"rank {rank}: {how}\n{_excerpt(self._orders.log(rank), 0)}{where}")
+        return "ranks did not come up\n" + "\n".join(said)
+
+    # -- cases
+
+    def run(self, order: channel.Run, limit_s: float) -> CaseRecord:
+        """Run one case on all ranks; returns when each has finished, died or been stopped after `limit_s` seconds."""
+        record = CaseRecord([RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s)
+        offsets = [_Offsets(_size(self._orders.log(rank)), _size(self._orders.stacks(rank))) for rank in range(len(self._lines))]
+        begun = time.monotonic()
+        for rank, line in enumerate(self._lines):
+            try:
+                line.send(order)
+            except OSError:
+                self._bury(record.ranks[rank])
+        try:
+            self._follow(record, begun + limit_s, offsets)
+        except BaseException as interruption:
+            record.stopped = f"interrupted: {interruption}"
+            raise Interrupted(record) from interruption
+        finally:
+            self._gather_evidence(record, offsets)
+            record.seconds = time.monotonic() - begun
+            self.spent = not record.clean
+        return record
+
+    def _follow(self, record: CaseRecord, deadline: float, offsets: list[_Offsets]) -> None:
+        settle = float("inf")
+        while waiting := [one for one in record.ranks if not one.finished]:
+            now = time.monotonic()
+            if settle == float("inf") and any(one.failed or one.died_at is not None for one in record.ranks):
+                settle = now + SETTLE_S
+            if now >= min(deadline, settle):
+                record.stopped = "watchdog" if deadline <= settle else "a peer failed"
+                return
+            if any(_size(self._orders.log(one.rank)) - offsets[one.rank].log > _LOG_LIMIT for one in waiting):
+                record.stopped = f"it wrote more than {_LOG_LIMIT // 2**20} MiB of output"
+                return
+            lines = {self._lines[one.rank]: one for one in waiting}
+            for ready in multiprocessing.connection.wait(list(lines), min(deadline, settle, now + 0.5) - now):
+                self._listen(lines[ready], ready)
+
+    def _listen(self, one: RankRecord, line: Connection) -> None:
+        try:
+            message = line.recv()
+        except (EOFError, OSError):
+            self._bury(one)
+            return
+        if isinstance(message, channel.Phase):
+            one.phases.append(message)
+        elif isinstance(message, channel.Reached):
+            one.reached = True
+        elif isinstance(message, channel.Done):
+            one.done = message
+
+    def _bury(self, one: RankRecord) -> None:
+        one.died_at = time.time()
+        end = time.monotonic() + _ANSWER_S
+        while one.exit_code is None and time.monotonic() < end:
+            one.exit_code = self._ranks.exit_code(one.rank)
+            time.sleep(0.002)
+
+    # -- evidence
+
+    def _gather_evidence(self, record: CaseRecord, offsets: list[_Offsets]) -> None:
+        troubled = not record.clean
+        stuck = [one for one in record.ranks if not one.finished]
+        for one in record.ranks:
+            if troubled and one.died_at is None:
+                one.collectives = self._collectives(one.rank)
+            if one in stuck:
+                one.stacks = self._stacks(one.rank)
+            elif one.died_at is not None:
+                one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
+            if troubled:
+                one.output = _excerpt(self._orders.log(one.rank), offsets[one.rank].log)
+            _shorten(self._orders.log(one.rank), offsets[one.rank].log)
+
+    def _collectives(self, rank: int) -> tuple[str, ...]:
+        self._accept()
+        probe = self._probes[rank]
+        if probe is None:
+            return ()
+        with contextlib.suppress(OSError, EOFError):
+            probe.send("collectives")
+            if probe.poll(_ANSWER_S):
+                return probe.recv().collectives
+        return ("no answer: the process does not run Python code any more",)
+
+    def _stacks(self, rank: int) -> str:
+        """The Python stacks of all threads of a rank, as it is now."""
+        path = self._orders.stacks(rank)
+        before = _size(path)
+        with contextlib.suppress(OSError):
+            os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
+        end = time.monotonic() + _ANSWER_S
+        seen = before
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            now = _size(path)
+            if now > before and now == seen:
+                break
+            seen = now
+        return stacks.readable(_read_from(path, before))
+
+    # -- end
+
+    def finish(self, grace_s: float = 10.0) -> str:
+        """End the session on all ranks; returns what went wrong, empty when all left by themselves."""
+        for line in self._lines:
+            with contextlib.suppress(OSError):
+                line.send(channel.Finish())
+        left = self._ranks.leave(grace_s)
+        if not left:
+            self._close()
+            codes = {rank: self._ranks.exit_code(rank) for rank in range(len(self._lines))}
+            return "; ".join(f"rank {rank} {processes.exit_text(code)} at the end of the session" for rank, code in codes.items() if code)
+        where = "\n".join(f"rank {rank}:\n{self._stacks(rank)}" for rank in left)
+        self.kill()
+        return f"ranks {left} did not leave within {grace_s:.0f} s of the end of the session\n{where}"
+
+    def kill(self) -> None:
+        """End all ranks at once, with everything that they started."""
+        pids = list(self._ranks.pids)
+        self._ranks.kill()
+        self._close()
+        for pid in pids:
+            for segment in Path("/dev/shm").glob(f"torch_{pid}_*"):
+                segment.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        for line in [*self._lines, *self._probes]:
+            if line is not None:
+                line.close()
+
+
+class Interrupted(Exception):
+    """The conductor was told to stop in the middle of a case; `record` holds what was seen until then."""
+
+    def __init__(self, record: CaseRecord) -> None:
+        super().__init__(record.stopped)
+        self.record = record
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_from(path: Path, start: int) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(start)
+        return file.read(2**20).decode(errors="replace")
+    return ""
+
+
+def _excerpt(path: Path, start: int) -> str:
+    """The part of a log after `start`, its middle left out where it is long."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        length = _size(path) - start
+        file.seek(start)
+        if length <= _HEAD + _TAIL:
+            return file.read().decode(errors="replace")
+        head = file.read(_HEAD)
+        file.seek(start + length - _TAIL)
+        return head.decode(errors="replace") + _left_out(length) + file.read().decode(errors="replace")
+    return ""
+
+
+def _shorten(path: Path, start: int) -> None:
+    """Keep a flooded log small: what `_excerpt` would leave out leaves the file too."""
+    if _size(path) - start > 2**20:
+        kept = _excerpt(path, start).encode()
+        os.truncate(path, start)
+        with path.open("ab") as file:
+            file.write(kept)
+
+
+def _left_out(length: int) -> str:
+    return f"\n[... {length - _HEAD - _TAIL} bytes of output left out ...]\n"

@@ -1,0 +1,130 @@
+"""Run test files on ranks: `python -m hyper_parallel_tests.harness.launch --cards 2 PATH[::case] [-k EXPR] [--pdb-rank 0]`.
+
+Exit codes are pytest's: 0 all passed, 1 a failure, 2 interrupted, 4 wrong usage, 5 nothing to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.harness import channel, processes, ranks
+from hyper_parallel_tests.harness.conductor import CasesSession, Conductor, Reporter, on_sigterm
+from hyper_parallel_tests.harness.options import Options, UsageError, parse
+from hyper_parallel_tests.harness.rank import Orders
+
+
+def main(argv: list[str]) -> int:
+    """Launch what `argv` asks for; returns the exit code."""
+    try:
+        options = parse(argv)
+    except UsageError as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return pytest.ExitCode.USAGE_ERROR
+    if options.shard_status is not None:
+        options.shard_status.touch()
+    with _premature_exit_file(options.premature_exit), _folder(options) as folder:
+        return _launch(options, folder)
+
+
+def _launch(options: Options, folder: Path) -> int:
+    os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"] = str(os.getpid())
+    processes.adopt_orphans()
+    on_sigterm()
+    ranks.start_fork_server(_engine_modules(options.engine))
+    kept = options.outputs or folder
+    listener = channel.Listener()
+    orders = Orders(listener.address, options, kept, options.fault, os.getcwd())
+    reporter = Reporter(_statements(options))
+    conductor = Conductor(options, orders, listener, reporter)
+    try:
+        code = int(pytest.main(_pytest_args(options), plugins=[_session(options, conductor, reporter)]))
+    finally:
+        conductor.drop()
+        listener.close()
+        left = processes.kill(_leftovers())
+    if left:
+        print(f"launch: processes {left} could not be killed", file=sys.stderr)
+        return pytest.ExitCode.TESTS_FAILED
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED and (options.test_filter or options.shards > 1):
+        return pytest.ExitCode.OK
+    return code
+
+
+def _session(options: Options, conductor: Conductor, reporter: Reporter) -> object:
+    if options.faults:
+        from hyper_parallel_tests.harness.proving import ProvingSession
+
+        return ProvingSession(conductor, reporter)
+    return CasesSession(conductor, reporter)
+
+
+def _pytest_args(options: Options) -> list[str]:
+    """The conductor's session takes the reporting half of the arguments; selection is the ranks' business."""
+    xml = [f"--junitxml={options.xml}"] if options.xml else []
+    plain = ["-c", os.devnull, "--rootdir", os.getcwd(), "-rfEs", "-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
+    return [*plain, "-p", "no:faulthandler", *xml, *options.pytest_args]
+
+
+def _engine_modules(engine: str) -> list[str]:
+    """The engine's capability modules that this target can see, to be loaded once for all ranks."""
+    spec = importlib.util.find_spec("hyper_parallel_tests.engines")
+    if spec is None:
+        return []
+    found: list[str] = []
+    for root in spec.submodule_search_locations or []:
+        folder = Path(root) / engine
+        found += [f"hyper_parallel_tests.engines.{engine}.{file.stem}" for file in sorted(folder.glob("[a-z]*.py"))]
+    return found
+
+
+def _statements(options: Options) -> dict[str, str]:
+    """Contract id -> its sentence, for the reports, from the contracts.toml files beside the test files."""
+    import tomllib
+
+    said: dict[str, str] = {}
+    for folder in dict.fromkeys(Path(name.partition("::")[0]).parent for name in options.files):
+        with contextlib.suppress(OSError, tomllib.TOMLDecodeError):
+            table = tomllib.loads((folder / "contracts.toml").read_text())
+            said |= {one["id"]: one["statement"] for one in table.get("contract", []) if "id" in one and "statement" in one}
+    return said
+
+
+def _leftovers() -> list[int]:
+    """What still runs below this process, but for multiprocessing's own two servers, which end with it."""
+    from multiprocessing import forkserver, resource_tracker
+
+    own = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    return [pid for pid in processes.descendants(os.getpid()) if pid not in own]
+
+
+@contextlib.contextmanager
+def _folder(options: Options) -> Iterator[Path]:
+    """A folder for everything temporary, gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="hyper_parallel_tests-", dir=options.tmpdir))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _premature_exit_file(path: Path | None) -> Iterator[None]:
+    """Bazel's mark of a test that left without a verdict: there while it runs."""
+    if path is not None:
+        path.touch()
+    yield
+    if path is not None:
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Prove a fault catalogue: under each fault the contracts that it names must fail, for the right reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pytest
+
+from hyper_parallel_tests.faults import Fault, catalogue
+from hyper_parallel_tests.harness import channel
+from hyper_parallel_tests.harness.conductor import Conductor, Reporter, Terminated, report_error
+from hyper_parallel_tests.harness.group import StartError
+from hyper_parallel_tests.harness.verdict import Verdict
+
+# A wrong result seen by an assertion, a case without an end, a dead rank. Any other exception may come from a fault
+# that merely breaks the program, and proves nothing about the contract.
+_KILLS = {"assertion", "hang", "crash"}
+
+
+class ProvingSession:
+    """pytest plugin: one item a fault, passed when every contract that it names has been killed."""
+
+    def __init__(self, conductor: Conductor, reporter: Reporter) -> None:
+        self._conductor = conductor
+        self._reporter = reporter
+        self._cases: tuple[channel.CaseInfo, ...] = ()
+
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        self._reporter.session = session
+        return True
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        try:
+            self._cases = self._conductor.group().collected[0].cases
+            self._prove_all(session)
+        except StartError as error:
+            report_error(self._reporter, session, "start", str(error))
+        except Terminated:
+            session.testsfailed += 1
+        finally:
+            self._conductor.close()
+        return True
+
+    def _prove_all(self, session: pytest.Session) -> None:
+        options = self._conductor.options
+        faults = [one for name in options.faults for one in catalogue(name) if self._contracts(one)]
+        faults = [one for one in faults if options.test_filter in one.id]
+        mine = [one for number, one in enumerate(faults) if number % options.shards == options.shard]
+        session.testscollected = len(mine)
+        for number, one in enumerate(mine):
+            if self._conductor.time_is_up():
+                raise StartError("the target's time is up; not proven:\n" + "\n".join(left.id for left in mine[number:]))
+            started = time.time()
+            verdict, properties = self._prove(one)
+            nodeid = f"faults/{one.capability}::{one.id}"
+            location = (f"faults/{one.capability}", None, one.id)
+            self._reporter.outcome(nodeid, location, verdict, started, time.time() - started, properties)
+            if not verdict.passed:
+                session.testsfailed += 1
+            if session.shouldfail or session.shouldstop:
+                break
+
+    def _contracts(self, one: Fault) -> list[str]:
+        """The contracts of `one` that the files of this target can show to fail."""
+        cited = {contract for info in self._cases for contract in info.contracts}
+        return [contract for contract in one.must_fail if contract in cited]
+
+    def _prove(self, one: Fault) -> tuple[Verdict, list[tuple[str, object]]]:
+        properties: list[tuple[str, object]] = [("fault", one.id)]
+        failures: list[str] = []
+        for contract in self._contracts(one):
+            killer, tried = self._kill(one, contract)
+            if killer:
+                properties.append((f"kill {contract}", killer))
+            else:
+                failures.append(f"{contract} survived:\n" + "\n".join(tried))
+        if not failures:
+            return Verdict("passed", (), None, "killed", ""), properties
+        head = f"{one.id}: not noticed by {len(failures)} of {len(self._contracts(one))} contracts"
+        text = "\n".join([head, f"what a user would see: {one.symptom}", *failures])
+        return Verdict("survived", (), None, head, text), properties
+
+    def _kill(self, one: Fault, contract: str) -> tuple[str, list[str]]:
+        """Run cases of `contract` until one is killed: (what killed it, else empty; what the others did)."""
+        tried: list[str] = []
+        for index, info in enumerate(self._cases):
+            if contract not in info.contracts:
+                continue
+            try:
+                verdict, _ = self._conductor.run_one(info, channel.Run(index, None), one.id, one.watchdog or 0.0)
+            except StartError as error:
+                return "", [*tried, f"the fault could not be applied: {error}"]
+            objection = _objection(one, verdict)
+            if not objection:
+                return f"{info.nodeid} ({verdict.kind} on rank {verdict.first})", tried
+            tried.append(f"  {info.nodeid}: {objection}\n{_indented(verdict.text)}".rstrip())
+        return "", tried
+
+
+def _objection(one: Fault, verdict: Verdict) -> str:
+    """Why this verdict is no kill by `one`; empty when it is."""
+    if verdict.kind == "passed":
+        reached = f"reached on ranks {sorted(verdict.reached)}" if verdict.reached else "never reached"
+        return f"passed although the fault was on ({reached})"
+    if verdict.kind not in _KILLS:
+        return f"ended as {verdict.kind}, and only {', '.join(sorted(_KILLS))} count"
+    if not verdict.reached:
+        return "failed, but the fault was never reached: something else is wrong"
+    wanted: Iterable[int] = () if isinstance(one.ranks, str) else one.ranks
+    if one.ranks == "all":
+        wanted = [rank.rank for rank in verdict.ranks]
+    silent = sorted(set(wanted) - {rank.rank for rank in verdict.ranks if rank.own_evidence})
+    return f"ranks {silent} should have shown it and did not" if silent else ""
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

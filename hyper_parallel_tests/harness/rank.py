@@ -1,0 +1,246 @@
+"""A rank: one pytest session that runs the cases it is told to, when it is told to, and reports each phase."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyper_parallel_tests.harness import channel, fixtures, hygiene, marks, processes
+from hyper_parallel_tests.harness.options import Options
+
+STACKS_SIGNAL = signal.SIGUSR2
+SEED = 20240229
+
+# When the running case began: the recorder of collectives is one per process and remembers earlier cases.
+_case_started_ns = 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every rank of a group is started with."""
+
+    address: str
+    options: Options
+    folder: Path
+    fault: str
+    directory: str
+
+    def log(self, rank: int) -> Path:
+        """Where a rank's standard output and error go, in the order of writing."""
+        return self.folder / f"rank{rank}.log"
+
+    def stacks(self, rank: int) -> Path:
+        """Where a rank's Python stacks go, on request and when a signal kills it."""
+        return self.folder / f"rank{rank}.stacks"
+
+
+def main(orders: Orders) -> None:
+    """Run one rank from start to end; never returns, the process ends here."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _settle_in(orders, rank)
+    line = channel.connect(orders.address)
+    threading.Thread(target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True).start()
+    reporter = _Reporter(line, orders, rank, size)
+    try:
+        code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
+        if not reporter.announced:
+            line.send(channel.NotStarted(int(code)))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The interpreter's own way out would wait for whatever threads a case has left and costs each group time.
+        os._exit(0 if sys.exc_info()[0] is None else 70)
+
+
+def _settle_in(orders: Orders, rank: int) -> None:
+    """Tie this process to its group: its death, its output, its stacks, its folder."""
+    processes.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if orders.options.pdb_rank == rank:
+        _take_terminal(os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"])
+    else:
+        log = os.open(orders.log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    stacks = open(orders.stacks(rank), "a")  # noqa: SIM115  faulthandler writes to it until the end
+    faulthandler.enable(stacks, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True, chain=False)
+    os.chdir(orders.directory)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
+    own = orders.folder / f"rank{rank}.tmp"
+    own.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(own)
+
+
+def _take_terminal(conductor: str) -> None:
+    """Give this rank the conductor's terminal: multiprocessing has closed its own standard input."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminal = os.open(f"/proc/{conductor}/fd/0", os.O_RDONLY)
+    os.dup2(terminal, 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+
+
+def _pytest_args(options: Options, rank: int) -> list[str]:
+    debug = ["--pdb"] if options.pdb_rank == rank else []
+    plain = ["-c", os.devnull, "--rootdir", os.getcwd(), "--import-mode=importlib", "--strict-markers", "-s"]
+    brief = ["--tb=short", "-o", "log_level=WARNING"]
+    without = [word for name in ("cacheprovider", "faulthandler", "junitxml", "unraisableexception") for word in ("-p", f"no:{name}")]
+    return [*plain, *brief, *without, *debug, *options.pytest_args, *options.files]
+
+
+def _answer_probes(line: Connection) -> None:
+    """Tell the latest collectives whenever asked: the main thread may be stuck in one of them."""
+    while True:
+        try:
+            line.recv()
+            line.send(channel.Pending(_last_collectives()))
+        except (EOFError, OSError):
+            return
+
+
+def _last_collectives() -> tuple[str, ...]:
+    if "torch.distributed" not in sys.modules:
+        return ()
+    from hyper_parallel_tests.harness.judging import flight
+
+    return tuple(flight.last_collectives(10, since_ns=_case_started_ns))
+
+
+class _Reporter:
+    """The pytest plugin of a rank: runs on orders, reports each phase."""
+
+    def __init__(self, line: Connection, orders: Orders, rank: int, size: int) -> None:
+        self._line = line
+        self._orders = orders
+        self._rank = rank
+        self._size = size
+        self._errors: list[str] = []
+        self._deselected = 0
+        self._reached_in_case = False
+        # Backward may reach a fault on autograd's threads.
+        self._sending = threading.Lock()
+        self.announced = False
+
+    # -- start
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self._orders.options.pdb_rank != self._rank:
+            config.pluginmanager.unregister(reporter)
+        fixtures.prepare(config, self._orders.options, self._rank, self._size, self._orders.folder)
+        if self._orders.fault:
+            from hyper_parallel_tests.faults import FaultDoesNotFit, apply
+
+            try:
+                apply(self._orders.fault, self._rank, self._reached, self._orders.options.faults)
+            except (FaultDoesNotFit, KeyError) as error:
+                self._errors.append(f"{type(error).__name__}: {error.args[0]}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        wanted = self._orders.options.test_filter
+        if not wanted:
+            return
+        kept = [item for item in items if wanted in item.nodeid]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self._deselected += len(items)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._errors.append(f"{report.nodeid or 'collection'}: {report.longreprtext}")
+        elif report.skipped:
+            self._errors.append(f"{report.nodeid}: a whole file may not be skipped: {report.longreprtext}")
+
+    # -- the loop
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        cases = tuple(_case_info(item) for item in session.items)
+        version = str(getattr(fixtures.engine_of(session.config), "version", ""))
+        self._send(channel.Collected(cases, tuple(self._errors), version, self._deselected))
+        self.announced = True
+        while isinstance(order := self._line.recv(), channel.Run):
+            following = None if order.following is None else session.items[order.following]
+            self._run(session.items[order.index], following)
+        return True
+
+    def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        global _case_started_ns
+        _case_started_ns = time.time_ns()
+        self._reached_in_case = False
+        before = hygiene.Snapshot.take()
+        _seed()
+        own = item.get_closest_marker("own_process_group") is not None
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        for leak in before.leaks(own):
+            self._send(channel.Phase("teardown", "leak", time.time(), 0.0, leak, leak))
+        rebuild = "the case owns its process group" if own else ""
+        if hygiene.group_count() > hygiene.MAX_GROUPS:
+            rebuild = f"{hygiene.group_count()} process groups are open"
+        self._send(channel.Done(item.nodeid, rebuild))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+        report = yield
+        self._send(_phase(report, call))
+        return report
+
+    def _reached(self, fault: str) -> None:
+        if not self._reached_in_case:
+            self._reached_in_case = True
+            self._send(channel.Reached(fault))
+
+    def _send(self, message: object) -> None:
+        with self._sending:
+            self._line.send(message)
+
+
+def _case_info(item: pytest.Item) -> channel.CaseInfo:
+    doc = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().partition("\n")[0]
+    own = item.get_closest_marker("own_process_group") is not None
+    return channel.CaseInfo(item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc)
+
+
+def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Phase:
+    kind, summary, exception = "passed", "", ""
+    if report.skipped:
+        kind, summary = "skipped", _skip_reason(report)
+    elif report.failed:
+        error = call.excinfo
+        asserted = error is not None and issubclass(error.type, (AssertionError, pytest.fail.Exception))
+        kind = "assertion" if asserted else "error"
+        summary = error.exconly(tryshort=False) if error is not None else "failed"
+        exception = error.type.__name__ if error is not None else ""
+    sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
+    return channel.Phase(report.when, kind, call.stop, report.duration, summary, report.longreprtext + sections, exception)
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"expected failure: {report.wasxfail}"
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def _seed() -> None:
+    """Every case starts from the same random state on every rank."""
+    random.seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)

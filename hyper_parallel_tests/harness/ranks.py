@@ -1,0 +1,153 @@
+"""Start and stop the processes of one group of ranks.
+
+Ranks come out of a fork server that has torch, pytest and the harness loaded: the start of a further group costs a
+fork a rank. More than one card goes through torch's elastic agent, so that ranks find the environment that torchrun
+gives; one card needs no rendezvous, and the conductor then never loads torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from hyper_parallel_tests.harness import processes
+
+PRELOAD = ("torch", "torch.distributed", "pytest", "_pytest.pastebin", "hyper_parallel_tests.harness.rank")
+
+
+def start_fork_server(modules: Sequence[str]) -> None:
+    """Start the fork server with `modules` loaded; it stays single-threaded, which is what makes its forks safe."""
+    multiprocessing.forkserver.set_forkserver_preload([*PRELOAD, *modules])
+    multiprocessing.forkserver.ensure_running()
+
+
+class Ranks(Protocol):
+    """A group of rank processes; `pids[r]` is the process of rank r."""
+
+    pids: list[int]
+
+    def exit_code(self, rank: int) -> int | None:
+        """The exit code of a rank, negative for a signal, None while it runs."""
+
+    def leave(self, grace_s: float) -> list[int]:
+        """Wait for ranks that were told to finish; returns the ranks still running after `grace_s` seconds."""
+
+    def kill(self) -> None:
+        """End all ranks by SIGKILL, and what they started; returns when they are gone."""
+
+
+def start(main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str) -> Ranks:
+    """Start `cards` ranks that run `main(*args)` and find their rank in the environment (RANK, WORLD_SIZE, ...)."""
+    if cards == 1:
+        return _Alone(main, args, start_method)
+    return _Elastic(main, args, cards, start_method)
+
+
+def _join(running: Sequence[Any], grace_s: float) -> list[int]:
+    """Wait for processes; returns the positions of those still running after `grace_s` seconds in all."""
+    end = time.monotonic() + grace_s
+    for process in running:
+        process.join(max(0.0, end - time.monotonic()))
+    return [rank for rank, process in enumerate(running) if process.is_alive()]
+
+
+def _end(pids: Sequence[int]) -> None:
+    """Kill `pids` and everything below them. Children first noted, since a dead parent no longer lists them."""
+    below = [child for pid in pids for child in processes.descendants(pid)]
+    processes.kill([*pids, *below])
+
+
+class _Alone:
+    """One rank, no rendezvous."""
+
+    def __init__(self, main: Callable[..., None], args: tuple[Any, ...], start_method: str) -> None:
+        context = multiprocessing.get_context(start_method)
+        environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        self._process = context.Process(target=_with_environment, args=(environment, main, args))
+        self._process.start()
+        self.pids = [self._process.pid]
+
+    def exit_code(self, rank: int) -> int | None:
+        return self._process.exitcode
+
+    def leave(self, grace_s: float) -> list[int]:
+        return _join([self._process], grace_s)
+
+    def kill(self) -> None:
+        _end(self.pids)
+        self._process.join(5)
+
+
+def _with_environment(environment: dict[str, str], main: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.environ.update(environment)
+    main(*args)
+
+
+class _Elastic:
+    """Ranks under torch's elastic agent, driven step by step: the conductor decides what a death means."""
+
+    def __init__(self, main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str) -> None:
+        from torch.distributed.elastic.agent.server.api import WorkerSpec
+        from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
+        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        # The agent would otherwise ask the resolver for the host's name, which a bare container does not answer.
+        where = {"endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+        rendezvous = RendezvousParameters(
+            backend="c10d", run_id="hyper_parallel_tests", min_nodes=1, max_nodes=1, is_host=True, **where
+        )
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=cards,
+            entrypoint=main,
+            args=args,
+            rdzv_handler=get_rendezvous_handler(rendezvous),
+            max_restarts=0,
+            local_addr="127.0.0.1",
+        )
+        self._agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=None), start_method)
+        self._group = self._agent.get_worker_group()
+        with _own_signal_handlers():
+            self._agent._initialize_workers(self._group)
+        started = self._agent._pcontext._pc.processes
+        self._processes = list(started)
+        self.pids = [process.pid for process in started]
+
+    def exit_code(self, rank: int) -> int | None:
+        return self._processes[rank].exitcode
+
+    def leave(self, grace_s: float) -> list[int]:
+        left = _join(self._processes, grace_s)
+        if not left:
+            self._agent._shutdown()
+            self._shut_rendezvous()
+        return left
+
+    def kill(self) -> None:
+        _end(self.pids)
+        self._agent._shutdown(death_sig=signal.SIGKILL, timeout=5)
+        self._shut_rendezvous()
+
+    def _shut_rendezvous(self) -> None:
+        self._group.spec.rdzv_handler.shutdown()
+
+
+@contextlib.contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep the conductor's handlers: the agent installs its own, which only raise where it happens to wait."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

@@ -1,0 +1,36 @@
+"""Python stacks as faulthandler writes them, cut to what a reader of a report needs."""
+
+from __future__ import annotations
+
+import re
+
+# The frames that carry a case: what lies below them is the same in every report.
+_CARRIERS = re.compile(r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"')
+_OWN_THREAD = "in _answer_probes"
+_HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*most recent call first", re.MULTILINE)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def readable(raw: str) -> str:
+    """A dump of all threads without the harness' own thread and without the frames that carry every case."""
+    starts = [match.start() for match in _HEADER.finditer(raw)]
+    if not starts:
+        return raw.strip()
+    blocks = [raw[start:end] for start, end in zip(starts, [*starts[1:], len(raw)], strict=True)]
+    kept = [_cut(block) for block in blocks if _OWN_THREAD not in block]
+    return "\n".join([raw[: starts[0]].strip(), *kept]).strip()
+
+
+def main_thread(stacks: str) -> list[str]:
+    """The frames of the main thread, innermost first, as `file:line in function`; empty where there is none."""
+    starts = [match.start() for match in _HEADER.finditer(stacks)]
+    block = stacks[starts[-1] :] if starts else ""
+    return [f"{frame['file']}:{frame['line']} in {frame['function']}" for frame in _FRAME.finditer(block)]
+
+
+def _cut(block: str) -> str:
+    """One thread's frames down to the first that carries a case; all of them where none does."""
+    lines = block.rstrip().splitlines()
+    carrier = next((number for number, line in enumerate(lines) if _CARRIERS.search(line)), len(lines))
+    kept = lines[:carrier] if carrier > 1 else lines
+    return "\n".join(line for line in kept if not line.startswith("Extension modules:")) + "\n"
