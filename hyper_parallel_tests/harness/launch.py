@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import pkgutil
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 
 from hyper_parallel_tests.harness import channel, processes, ranks
 from hyper_parallel_tests.harness.conductor import CasesSession, Conductor, Reporter, on_sigterm
+from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
 from hyper_parallel_tests.harness.rank import Orders
 
@@ -32,14 +34,22 @@ def main(argv: list[str]) -> int:
     if options.shard_status is not None:
         options.shard_status.touch()
     with _premature_exit_file(options.premature_exit), _folder(options) as folder:
-        return _launch(options, folder)
+        try:
+            with lease(options.device, options.cards, options.environment, options.queue_limit) as visible:
+                os.environ.update(visible)
+                return _launch(options, folder)
+        except NoCards as error:
+            print(f"launch: {error}", file=sys.stderr)
+            return pytest.ExitCode.TESTS_FAILED
 
 
 def _launch(options: Options, folder: Path) -> int:
     os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"] = str(os.getpid())
+    # Plugins that happen to be installed must not change how a case runs, nor cost each start their import.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     processes.adopt_orphans()
     on_sigterm()
-    ranks.start_fork_server(_engine_modules(options.engine))
+    ranks.start_fork_server(_modules_to_load(options))
     kept = options.outputs or folder
     listener = channel.Listener()
     orders = Orders(listener.address, options, kept, options.fault, os.getcwd())
@@ -74,16 +84,17 @@ def _pytest_args(options: Options) -> list[str]:
     return [*plain, "-p", "no:faulthandler", *xml, *options.pytest_args]
 
 
-def _engine_modules(engine: str) -> list[str]:
-    """The engine's capability modules that this target can see, to be loaded once for all ranks."""
-    spec = importlib.util.find_spec("hyper_parallel_tests.engines")
-    if spec is None:
-        return []
-    found: list[str] = []
-    for root in spec.submodule_search_locations or []:
-        folder = Path(root) / engine
-        found += [f"hyper_parallel_tests.engines.{engine}.{file.stem}" for file in sorted(folder.glob("[a-z]*.py"))]
-    return found
+def _modules_to_load(options: Options) -> list[str]:
+    """What the fork server loads once for all ranks: the engine's capabilities that this target can see, and torch.
+
+    A target of one card without an engine does not pay for torch.
+    """
+    if importlib.util.find_spec("hyper_parallel_tests.engines") is None:
+        return ["torch", "torch.distributed"] if options.cards > 1 else []
+    package = importlib.util.find_spec(f"hyper_parallel_tests.engines.{options.engine}")
+    folders = package.submodule_search_locations if package is not None else []
+    names = [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
+    return ["torch", "torch.distributed", *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
 
 
 def _statements(options: Options) -> dict[str, str]:

@@ -60,6 +60,11 @@ class Options:
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
+    def queue_limit(self) -> float:
+        """Seconds to wait for cards that other launches hold: half of the target's time."""
+        return (self.target_timeout or 7200.0) / 2
+
+    @property
     def process_group(self) -> bool:
         """Whether the ranks get a default process group: layer 0 is pure logic and has none."""
         return self.layer != "l0"

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 from hyper_parallel_tests.harness import processes
 
-PRELOAD = ("torch", "torch.distributed", "pytest", "_pytest.pastebin", "hyper_parallel_tests.harness.rank")
+_ALWAYS = ("pytest", "hyper_parallel_tests.harness.rank")
 
 
 def start_fork_server(modules: Sequence[str]) -> None:
     """Start the fork server with `modules` loaded; it stays single-threaded, which is what makes its forks safe."""
-    multiprocessing.forkserver.set_forkserver_preload([*PRELOAD, *modules])
+    multiprocessing.forkserver.set_forkserver_preload([*_ALWAYS, *modules])
     multiprocessing.forkserver.ensure_running()
 
 
