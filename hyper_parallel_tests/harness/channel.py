@@ -14,6 +14,17 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 
+TEXT_LIMIT = 2**16
+
+
+def bounded(text: str) -> str:
+    """`text` with its middle left out where it has more than `TEXT_LIMIT` characters: a report must stay readable."""
+    if len(text) <= TEXT_LIMIT:
+        return text
+    half = TEXT_LIMIT // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
 @dataclass(frozen=True)
 class CaseInfo:
     """One collected case as a rank sees it."""

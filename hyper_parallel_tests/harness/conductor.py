@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hyper_parallel_tests.harness import channel, marks
+from hyper_parallel_tests.harness.expectations import Expectations
 from hyper_parallel_tests.harness.group import CaseRecord, Group, Interrupted, StartError
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.rank import Orders
@@ -37,12 +38,20 @@ class Conductor:
         verdicts: nodeid -> verdict, in the order of running.
     """
 
-    def __init__(self, options: Options, orders: Orders, listener: channel.Listener, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        options: Options,
+        orders: Orders,
+        listener: channel.Listener,
+        reporter: Reporter,
+        expectations: Expectations,
+    ) -> None:
         self.options = options
         self.verdicts: dict[str, Verdict] = {}
         self._orders = orders
         self._listener = listener
         self._reporter = reporter
+        self._expectations = expectations
         self._group: Group | None = None
         self._begun = time.monotonic()
         self._collected: list[channel.Collected] = []
@@ -110,6 +119,8 @@ class Conductor:
             self.drop()
             raise interruption.__cause__ from None
         verdict = judge(info, record, self._reporter.statements)
+        if not fault:
+            verdict = self._expectations.hold(info, verdict, self._collected[0].engine_version)
         self.verdicts[info.nodeid] = verdict
         return verdict, record
 
@@ -146,14 +157,26 @@ def _same_collection(expected: tuple[channel.CaseInfo, ...], found: list[channel
 
 
 class Reporter:
-    """Gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
+    """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
 
     def __init__(self, statements: dict[str, str]) -> None:
         self.statements = statements
         self.session: pytest.Session | None = None
+        self._expected_broken: list[str] = []
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        if report.when == "call" and getattr(report, "verdict", "") == "expected-broken":
+            return "expected broken", "b", "EXPECTED BROKEN"
+        return None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self._expected_broken:
+            terminalreporter.line(f"EXPECTED BROKEN {line}")
 
     def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
         """Report one finished case."""
+        if verdict.kind == "expected-broken":
+            self._expected_broken.append(f"{info.nodeid}: {verdict.headline}")
         properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
         if verdict.first is not None:
             properties.append(("first_rank", verdict.first))
@@ -186,7 +209,7 @@ class Reporter:
                 outcome if main else "passed",
                 longrepr if main else None,
                 when,
-                user_properties=properties if main else (),
+                user_properties=properties,
                 duration=seconds if main else 0.0,
                 start=started,
                 stop=started + seconds,

@@ -11,7 +11,7 @@ from typing import Any
 
 from hyper_parallel_tests.harness import processes
 
-# A thread that is on its way out gets this long; one that stays is a leak.
+# A thread or a child process that is on its way out gets this long; one that stays is a leak.
 _JOIN_S = 1.0
 
 # Each process group of gloo holds threads and sockets until its process ends.
@@ -26,6 +26,7 @@ class Snapshot:
     children: frozenset[int]
     environment: dict[str, str]
     directory: str
+    streams: tuple[tuple[int, int] | None, ...]
     torch: dict[str, Any]
     group: int | None
 
@@ -36,13 +37,14 @@ class Snapshot:
             children=frozenset(processes.children(os.getpid())),
             environment={name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
             directory=os.getcwd(),
+            streams=_streams(),
             torch=_torch_state(),
             group=_default_group(),
         )
 
     def leaks(self, own_process_group: bool) -> list[str]:
         """What a case that ran since `take` left behind, one sentence each; empty when it left nothing."""
-        found = [*self._leaked_threads(), *self._leaked_children()]
+        found = [*self._leaked_threads(), *self._leaked_children(), *self._closed_streams()]
         after = _torch_state()
         found += [
             f"left {name} as {after[name]} (it was {before})"
@@ -71,13 +73,39 @@ class Snapshot:
         return found
 
     def _leaked_children(self) -> list[str]:
-        new = [pid for pid in processes.children(os.getpid()) if pid not in self.children]
-        return [f"left child process {pid} running: {processes.command_of(pid)}" for pid in new if processes.is_running(pid)]
+        end = time.monotonic() + _JOIN_S
+        while running := [pid for pid in processes.children(os.getpid()) if pid not in self.children and processes.is_running(pid)]:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        return [f"left child process {pid} running: {processes.command_of(pid)}" for pid in running]
+
+    def _closed_streams(self) -> list[str]:
+        """Descriptors 1 and 2 reach the rank's log; whatever is opened next would take the place of a closed one."""
+        names = ("standard output", "standard error")
+        return [
+            f"left {name} closed or redirected"
+            for name, before, now in zip(names, self.streams, _streams(), strict=True)
+            if before != now
+        ]
 
     def _environment_changes(self) -> list[str]:
         now = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         changed = sorted(name for name in now.keys() | self.environment.keys() if now.get(name) != self.environment.get(name))
         return [f"left environment variables changed: {', '.join(changed)}"] if changed else []
+
+
+def _streams() -> tuple[tuple[int, int] | None, ...]:
+    """What descriptors 1 and 2 are open on, None for a closed one."""
+    found: list[tuple[int, int] | None] = []
+    for descriptor in (1, 2):
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return tuple(found)
 
 
 def _torch_state() -> dict[str, Any]:

@@ -6,7 +6,6 @@ Exit codes are pytest's: 0 all passed, 1 a failure, 2 interrupted, 4 wrong usage
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pkgutil
 import shutil
@@ -19,6 +18,8 @@ import pytest
 
 from hyper_parallel_tests.harness import channel, processes, ranks
 from hyper_parallel_tests.harness.conductor import CasesSession, Conductor, Reporter, on_sigterm
+from hyper_parallel_tests.harness.contracts import ContractError
+from hyper_parallel_tests.harness.expectations import Expectations, engine_folder
 from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
 from hyper_parallel_tests.harness.rank import Orders
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
             with lease(options.device, options.cards, options.environment, options.queue_limit) as visible:
                 os.environ.update(visible)
                 return _launch(options, folder)
-        except NoCards as error:
+        except (NoCards, ContractError) as error:
             print(f"launch: {error}", file=sys.stderr)
             return pytest.ExitCode.TESTS_FAILED
 
@@ -52,11 +53,11 @@ def _launch(options: Options, folder: Path) -> int:
     ranks.start_fork_server(_modules_to_load(options))
     kept = options.outputs or folder
     listener = channel.Listener()
-    orders = Orders(listener.address, options, kept, options.fault, os.getcwd())
+    orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd())
     reporter = Reporter(_statements(options))
-    conductor = Conductor(options, orders, listener, reporter)
+    conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine))
     try:
-        code = int(pytest.main(_pytest_args(options), plugins=[_session(options, conductor, reporter)]))
+        code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
     finally:
         conductor.drop()
         listener.close()
@@ -80,7 +81,7 @@ def _session(options: Options, conductor: Conductor, reporter: Reporter) -> obje
 def _pytest_args(options: Options) -> list[str]:
     """The conductor's session takes the reporting half of the arguments; selection is the ranks' business."""
     xml = [f"--junitxml={options.xml}"] if options.xml else []
-    plain = ["-c", os.devnull, "--rootdir", os.getcwd(), "-rfEs", "-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
+    plain = ["-c", os.devnull, "--rootdir", str(options.root), "-rfEs", "-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
     return [*plain, "-p", "no:faulthandler", *xml, *options.pytest_args]
 
 
@@ -89,11 +90,10 @@ def _modules_to_load(options: Options) -> list[str]:
 
     A target of one card without an engine does not pay for torch.
     """
-    if importlib.util.find_spec("hyper_parallel_tests.engines") is None:
+    folder = engine_folder(options.engine)
+    if folder is None:
         return ["torch", "torch.distributed"] if options.cards > 1 else []
-    package = importlib.util.find_spec(f"hyper_parallel_tests.engines.{options.engine}")
-    folders = package.submodule_search_locations if package is not None else []
-    names = [module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_")]
+    names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.name.startswith("_")]
     return ["torch", "torch.distributed", *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
 
 
@@ -119,12 +119,17 @@ def _leftovers() -> list[int]:
 
 @contextlib.contextmanager
 def _folder(options: Options) -> Iterator[Path]:
-    """A folder for everything temporary, gone at the end."""
+    """A folder for everything temporary, also of what torch starts here; gone at the end."""
     folder = Path(tempfile.mkdtemp(prefix="hyper_parallel_tests-", dir=options.tmpdir))
+    # The fork server's socket needs a short path, and Bazel's folders have long ones.
+    sockets = Path(tempfile.mkdtemp(prefix="hyper_parallel_tests-", dir="/tmp"))
+    ranks.keep_sockets_in(sockets)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(sockets, ignore_errors=True)
 
 
 @contextlib.contextmanager

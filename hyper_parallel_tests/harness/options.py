@@ -65,6 +65,14 @@ class Options:
         return (self.target_timeout or 7200.0) / 2
 
     @property
+    def root(self) -> Path:
+        """What the names of cases are relative to: the working directory, or the files' own where they lie elsewhere."""
+        folders = [Path(os.path.abspath(name.partition("::")[0])).parent for name in self.files]
+        if all(folder.is_relative_to(Path.cwd()) for folder in folders):
+            return Path.cwd()
+        return Path(os.path.commonpath(folders))
+
+    @property
     def process_group(self) -> bool:
         """Whether the ranks get a default process group: layer 0 is pure logic and has none."""
         return self.layer != "l0"

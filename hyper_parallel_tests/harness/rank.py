@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,6 +37,7 @@ class Orders:
     address: str
     options: Options
     folder: Path
+    temporary: Path
     fault: str
     directory: str
 
@@ -57,16 +61,22 @@ def main(orders: Orders) -> None:
         code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
         if not reporter.announced:
             line.send(channel.NotStarted(int(code)))
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # The interpreter's own way out would wait for whatever threads a case has left and costs each group time.
-        os._exit(0 if sys.exc_info()[0] is None else 70)
+        ended_well = code != pytest.ExitCode.INTERNAL_ERROR
+    except BaseException:
+        traceback.print_exc()
+        ended_well = False
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    # The interpreter's own way out would wait for whatever threads a case has left and costs each group time.
+    os._exit(0 if ended_well else 70)
 
 
 def _settle_in(orders: Orders, rank: int) -> None:
     """Tie this process to its group: its death, its output, its stacks, its folder."""
     processes.die_with_parent()
+    # A process that outlives its own parent is then still seen, and on the rank whose case has started it.
+    processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if orders.options.pdb_rank == rank:
         _take_terminal(os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"])
@@ -80,9 +90,9 @@ def _settle_in(orders: Orders, rank: int) -> None:
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True, chain=False)
     os.chdir(orders.directory)
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
-    own = orders.folder / f"rank{rank}.tmp"
+    own = orders.temporary / f"rank{rank}.tmp"
     own.mkdir(exist_ok=True)
-    os.environ["TMPDIR"] = str(own)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
 
 
 def _take_terminal(conductor: str) -> None:
@@ -95,10 +105,15 @@ def _take_terminal(conductor: str) -> None:
 
 def _pytest_args(options: Options, rank: int) -> list[str]:
     debug = ["--pdb"] if options.pdb_rank == rank else []
-    plain = ["-c", os.devnull, "--rootdir", os.getcwd(), "--import-mode=importlib", "--strict-markers", "-s"]
+    plain = ["-c", os.devnull, "--rootdir", str(options.root), "--import-mode=importlib", "--strict-markers", "-s"]
     brief = ["--tb=short", "-o", "log_level=WARNING"]
     without = [word for name in ("cacheprovider", "faulthandler", "junitxml", "unraisableexception") for word in ("-p", f"no:{name}")]
-    return [*plain, *brief, *without, *debug, *options.pytest_args, *options.files]
+    return [*plain, *brief, *without, *debug, *_for_ranks(options.pytest_args), *options.files]
+
+
+def _for_ranks(pytest_args: Sequence[str]) -> list[str]:
+    """Arguments without those of which only the conductor makes a file."""
+    return [word for word in pytest_args if not word.startswith(("--junitxml=", "--junit-xml="))]
 
 
 def _answer_probes(line: Connection) -> None:
@@ -130,6 +145,8 @@ class _Reporter:
         self._errors: list[str] = []
         self._deselected = 0
         self._reached_in_case = False
+        self._pid = os.getpid()
+        self._strayed = Path(tempfile.gettempdir()) / "a forked child came back"
         # Backward may reach a fault on autograd's threads.
         self._sending = threading.Lock()
         self.announced = False
@@ -187,8 +204,14 @@ class _Reporter:
         before = hygiene.Snapshot.take()
         _seed()
         own = item.get_closest_marker("own_process_group") is not None
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        for leak in before.leaks(own):
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except (pytest.exit.Exception, KeyboardInterrupt) as error:
+            # pytest would end the session; a case must not take the others with it. In pdb a person means the session.
+            if self._orders.options.pdb_rank == self._rank:
+                raise
+            self._send(_exit_phase(error))
+        for leak in [*before.leaks(own), *self._strays()]:
             self._send(channel.Phase("teardown", "leak", time.time(), 0.0, leak, leak))
         rebuild = "the case owns its process group" if own else ""
         if hygiene.group_count() > hygiene.MAX_GROUPS:
@@ -207,8 +230,18 @@ class _Reporter:
             self._send(channel.Reached(fault))
 
     def _send(self, message: object) -> None:
+        if os.getpid() != self._pid:
+            self._strayed.touch()
+            os._exit(70)
         with self._sending:
             self._line.send(message)
+
+    def _strays(self) -> list[str]:
+        """Whether a child that the case forked ran on in the rank's code, which would speak for the rank twice."""
+        if not self._strayed.exists():
+            return []
+        self._strayed.unlink()
+        return ["a child process that the case forked came back from the case; end such a child with os._exit()"]
 
 
 def _case_info(item: pytest.Item) -> channel.CaseInfo:
@@ -228,7 +261,16 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
         summary = error.exconly(tryshort=False) if error is not None else "failed"
         exception = error.type.__name__ if error is not None else ""
     sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
-    return channel.Phase(report.when, kind, call.stop, report.duration, summary, report.longreprtext + sections, exception)
+    text = channel.bounded(report.longreprtext) + sections
+    return channel.Phase(report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception)
+
+
+def _exit_phase(error: BaseException) -> channel.Phase:
+    """The phase in which a case asked for the end of the whole session."""
+    when = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("(")[2].rstrip(")") or "call"
+    summary = f"{type(error).__name__}: {error} (it would end the whole session)"
+    text = "".join(traceback.format_exception(error, limit=-3))
+    return channel.Phase(when, "error", time.time(), 0.0, channel.bounded(summary), channel.bounded(text), type(error).__name__)
 
 
 def _skip_reason(report: pytest.TestReport) -> str:

@@ -15,11 +15,17 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from hyper_parallel_tests.harness import processes
 
 _ALWAYS = ("pytest", "hyper_parallel_tests.harness.rank")
+
+
+def keep_sockets_in(folder: Path) -> None:
+    """Have multiprocessing keep its sockets in `folder`, whose path must be short and which the caller removes."""
+    multiprocessing.current_process()._config["tempdir"] = str(folder)
 
 
 def start_fork_server(modules: Sequence[str]) -> None:

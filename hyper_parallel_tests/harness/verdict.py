@@ -93,8 +93,8 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
         kind = "peer" if worst.kind == "error" and _SYMPTOM.search(worst.summary) else worst.kind
         return RankVerdict(one.rank, kind, worst.at, worst.summary, worst)
     if one.died_at is not None:
-        how = processes.exit_text(one.exit_code)
-        return RankVerdict(one.rank, "crash", one.died_at, f"the process {how} before the case was over")
+        how = processes.exit_text(one.exit_code) if one.exit_code is not None else "its line to the launcher was cut"
+        return RankVerdict(one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}")
     if one.done is None:
         kind = "hang" if record.stopped == "watchdog" else "waiting"
         return RankVerdict(one.rank, kind, record.started + record.limit, _where(one))
@@ -135,7 +135,8 @@ def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], reco
     line = first.summary.strip().splitlines()[0] if first.summary.strip() else ""
     if kind == "uneven":
         skipping = [one.rank for one in each if one.kind == "skipped"]
-        return f"uneven: {_ranks(skipping)} {of} skipped, the others ran: {line}"
+        others = "the others ran" if len(skipping) < len(each) else "for different reasons"
+        return f"uneven: {_ranks(skipping)} {of} skipped, {others}: {line}"
     if kind == "hang":
         stuck = [one.rank for one in each if one.kind in {"hang", "waiting"}]
         why = f"after {record.limit:.0f} s" if record.stopped == "watchdog" else f"stopped: {record.stopped}"

@@ -1,0 +1,381 @@
+"""Faults of fully_shard on torch_native, all but those of gradients: in FSDP2, or in what the engine adds to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hyper_parallel_tests.faults import Patch, fault
+
+_FSDP = "torch.distributed.fsdp._fully_shard"
+_OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
+
+
+@fault(
+    id="fs-second-name-of-shared-parameter-forgotten",
+    symptom="Tied weights drift apart: the second name keeps the initial, never updated tensor.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-01"],
+)
+def second_name_of_shared_parameter_forgotten(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def infos(params: Any, modules: Any) -> Any:
+            found = original(params, modules)
+            for info in found:
+                if info.shared_modules:
+                    patch.reached()
+                    info.shared_modules.clear()
+                    info.shared_param_names.clear()
+            return found
+
+        return infos
+
+    patch.replace(f"{_FSDP}._fsdp_param_group:_get_param_module_infos", make, parameters=("params", "modules"))
+
+
+@fault(
+    id="fs-ignored-params-not-ignored",
+    symptom="Parameters that were to be left alone are sharded, and code that uses them breaks or trains them differently.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-01", "FSDP-L1-06"],
+    ranks="all",
+)
+def ignored_params_not_ignored(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def states(module: Any, device: Any, ignored_params: Any) -> Any:
+            if ignored_params:
+                patch.reached()
+            return original(module, device, set())
+
+        return states
+
+    target = f"{_FSDP}._fully_shard:_get_modules_and_states"
+    patch.replace(target, make, parameters=("module", "device", "ignored_params"))
+
+
+@fault(
+    id="fs-comm-fusion-flag-not-read",
+    symptom="comm_fusion=False changes nothing: small parameters wait for the whole layer's message.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-01", "FSDP-L1-08"],
+    ranks="all",
+)
+def comm_fusion_flag_not_read(patch: Patch) -> None:
+    patch.replace(f"{_OURS}.wrap:_communicate_per_parameter", lambda _: lambda module: patch.reached())
+
+
+@fault(
+    id="fs-replicated-params-sharded",
+    symptom="replicate_params is accepted and ignored: small parameters are sharded and gathered each step.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-01", "FS-0-02", "FSDP-L1-07"],
+    ranks="all",
+)
+def replicated_params_sharded(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def place(self: Any, parameter: Any) -> Any:
+            placement = original(self, parameter)
+            if hasattr(placement, "mesh_info"):
+                patch.reached()
+                return placement.placement
+            return placement
+
+        return place
+
+    patch.replace(f"{_OURS}.placement:Placements.__call__", make, parameters=("self", "parameter"))
+
+
+@fault(
+    id="fs-remainder-rows-dropped",
+    symptom="Rows beyond a multiple of the number of ranks keep no owner and stop training.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-02"],
+)
+def remainder_rows_dropped(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def chunks(tensor: Any, num_chunks: int, dim: int) -> Any:
+            rows = tensor.size(dim) // num_chunks
+            if rows * num_chunks == tensor.size(dim):
+                return original(tensor, num_chunks, dim)
+            patch.reached()
+            return [tensor.narrow(dim, rank * rows, rows) for rank in range(num_chunks)]
+
+        return chunks
+
+    patch.replace(f"{_FSDP}._fsdp_param:_chunk_with_empty", make, parameters=("tensor", "num_chunks", "dim"))
+
+
+@fault(
+    id="fs-short-shards-not-padded",
+    symptom="Ranks with a short last shard send less than the others expect: a hang or a crash, only at odd sizes.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-02"],
+)
+def short_shards_not_padded(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if self.padded_sharded_param_size != self.sharded_size:
+                patch.reached()
+                self.padded_sharded_param_size = self.sharded_size
+                self._sharded_param_data = self._sharded_param_data[: self.sharded_size.numel()]
+
+        return init
+
+    patch.replace(f"{_FSDP}._fsdp_param:FSDPParam._init_sharded_param", make, parameters=("self", "param", "device"))
+
+
+@fault(
+    id="fs-placement-dim-not-read",
+    symptom="shard_placement_fn is called and its answer ignored: everything is divided on dimension 0.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-02", "FSDP-L1-07"],
+    ranks="all",
+)
+def placement_dim_not_read(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def resolve(result: Any, default_mesh_info: Any) -> Any:
+            resolved = original(result, default_mesh_info)
+            if getattr(resolved.placement, "dim", 0) != 0:
+                patch.reached()
+                resolved.placement = None
+            return resolved
+
+        return resolve
+
+    target = f"{_FSDP}._fsdp_param:resolve_shard_placement"
+    patch.replace(target, make, parameters=("result", "default_mesh_info"))
+
+
+@fault(
+    id="fs-contradictory-policy-accepted",
+    symptom="A policy whose fields contradict each other trains silently in lower precision than it promises.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-03"],
+)
+def contradictory_policy_accepted(patch: Patch) -> None:
+    patch.replace(f"{_OURS}.policies:MixedPrecisionPolicy.__post_init__", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-wrapper-prefix-in-state-dict",
+    symptom="Checkpoints of wrapped and unwrapped models have different keys and do not load into each other.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-04"],
+)
+def wrapper_prefix_in_state_dict(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+            patch.reached()
+            return {f"_wrapped_module.{name}": value for name, value in original(self, *args, **kwargs).items()}
+
+        return state_dict
+
+    patch.replace(f"{_OURS}.module:HSDPModule.state_dict", make)
+
+
+@fault(
+    id="fs-second-wrap-ignored",
+    symptom="A second call with another mesh or policy returns as if it had worked, and has no effect.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-05"],
+)
+def second_wrap_ignored(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def fully_shard(module: Any, **options: Any) -> Any:
+            if type(module).__name__.startswith("HSDP"):
+                patch.reached()
+                return module
+            return original(module, **options)
+
+        return fully_shard
+
+    patch.replace(f"{_OURS}:fully_shard", make, parameters=("module",))
+
+
+@fault(
+    id="fs-reshard-flag-not-read",
+    symptom="set_reshard_after_forward(False) is accepted and forward frees the parameters all the same.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01"],
+    ranks="all",
+)
+def reshard_flag_not_read(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def write_only(self: Any, reshard_after_forward: bool, recurse: bool = True) -> None:
+            patch.reached()
+            self.reshard_after_forward = reshard_after_forward
+
+        return write_only
+
+    target = f"{_OURS}.module:HSDPModule.set_reshard_after_forward"
+    patch.replace(target, make, parameters=("self", "reshard_after_forward", "recurse"))
+
+
+@fault(
+    id="fs-never-resharded",
+    symptom="Memory grows with every layer: gathered parameters are never freed.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-1-01"],
+    ranks="all",
+)
+def never_resharded(patch: Patch) -> None:
+    patch.replace(f"{_FSDP}._fsdp_param_group:FSDPParamGroup.reshard", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-stale-gathered-parameters",
+    symptom="The loss stops improving after the first step: forward computes with the parameters it gathered first.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-2-01"],
+    ranks="all",
+)
+def stale_gathered_parameters(patch: Patch) -> None:
+    first: dict[Any, torch.Tensor] = {}
+
+    def make(original: Any) -> Any:
+        def copy_out(all_gather_result: Any, fsdp_params: Any, group: Any) -> None:
+            original(all_gather_result, fsdp_params, group)
+            for parameter in fsdp_params:
+                (output,) = parameter.all_gather_outputs
+                if parameter in first:
+                    patch.reached()
+                    output.data.copy_(first[parameter])
+                first.setdefault(parameter, output.detach().clone())
+
+        return copy_out
+
+    target = f"{_FSDP}._fsdp_param_group:foreach_all_gather_copy_out"
+    patch.replace(target, make, parameters=("all_gather_result", "fsdp_params", "group"))
+
+
+@fault(
+    id="fs-unshard-handle-does-not-wait",
+    symptom="After an asynchronous unshard the parameters are shards still, or half written.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-05"],
+    ranks="all",
+)
+def unshard_handle_does_not_wait(patch: Patch) -> None:
+    patch.replace(f"{_FSDP}._fully_shard:_UnshardHandleImpl.wait", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-keyword-inputs-do-not-gather",
+    symptom="A module called with keyword inputs only computes with its shard.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-01"],
+    ranks="all",
+)
+def keyword_inputs_do_not_gather(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def pre_forward(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+            if args:
+                return original(self, module, args, kwargs)
+            patch.reached()
+            return args, kwargs
+
+        return pre_forward
+
+    target = f"{_FSDP}._fsdp_state:FSDPState._pre_forward"
+    patch.replace(target, make, parameters=("self", "module", "args", "kwargs"))
+
+
+@fault(
+    id="fs-reshard-before-user-hooks",
+    symptom="A user's forward hook that reads the weight finds a shard.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-01"],
+    ranks="all",
+)
+def reshard_before_user_hooks(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def init(self: Any, modules: Any, *args: Any) -> None:
+            original(self, modules, *args)
+            patch.reached()
+            self._post_forward_hook_handle.remove()
+            self._post_forward_hook_handle = modules[0].register_forward_hook(self._post_forward, prepend=True)
+
+        return init
+
+    patch.replace(f"{_FSDP}._fsdp_state:FSDPState.init", make, parameters=("self", "modules"))
+
+
+@fault(
+    id="fs-gather-skipped-on-one-rank",
+    symptom="Training hangs: one rank believes its parameters are gathered and goes on to the next collective.",
+    capability="fully_shard",
+    layer="l2",
+    must_fail=["FS-2-01"],
+    applied_on=[1],
+    watchdog=10,
+)
+def gather_skipped_on_one_rank(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def all_gather(self: Any, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
+            patch.reached()
+            return None
+
+        return all_gather
+
+    target = f"{_FSDP}._fsdp_collectives:DefaultAllGather.__call__"
+    patch.replace(target, make, parameters=("self", "output_tensor", "input_tensor", "group", "async_op"))
+
+
+@fault(
+    id="fs-list-controlled-as-one",
+    symptom="Modules of a list cannot be controlled apart: gathering one gathers all.",
+    capability="fully_shard",
+    layer="l0",
+    must_fail=["FS-0-01", "FSDP-L1-09"],
+    ranks="all",
+)
+def list_controlled_as_one(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def one_unit(modules: Any) -> Any:
+            if len(modules) > 1:
+                patch.reached()
+            return [modules]
+
+        return one_unit
+
+    patch.replace(f"{_OURS}.wrap:_independent_units", make, parameters=("modules",))
+
+
+@fault(
+    id="fs-list-returns-a-module",
+    symptom="Code that unpacks what fully_shard of a list returns gets one module of it.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-09"],
+    ranks="all",
+)
+def list_returns_a_module(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def fully_shard(module: Any, **options: Any) -> Any:
+            returned = original(module, **options)
+            if isinstance(returned, list):
+                patch.reached()
+                return returned[0]
+            return returned
+
+        return fully_shard
+
+    patch.replace(f"{_OURS}:fully_shard", make, parameters=("module",))

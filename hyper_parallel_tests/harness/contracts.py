@@ -1,0 +1,252 @@
+"""What is promised and what is known to be broken: the contracts.toml and expectations.toml files of a tree.
+
+Nothing here needs torch, so the launcher and static checks read the same files the same way.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+__all__ = [
+    "LAYERS",
+    "Broken",
+    "Contract",
+    "ContractError",
+    "expected_broken",
+    "layer_of",
+    "load_contracts",
+    "load_expectations",
+]
+
+LAYERS = ("l0", "l1", "l2", "l3", "l4")
+
+# The FSDP plan counts its own levels. Of its level 2 the couplings are layer 3, of its level 3 the EP
+# network.
+_PLAN_LAYERS = {
+    "1": dict.fromkeys(range(1, 14), "l1"),
+    "2": dict.fromkeys(range(1, 11), "l3") | dict.fromkeys((1, 2, 7, 8), "l2"),
+    "3": dict.fromkeys(range(1, 7), "l2") | {3: "l3"},
+}
+_WHOLE_LAYERS = {"IX": "l3", "EN": "l4"}
+
+
+class ContractError(ValueError):
+    """A contracts.toml or expectations.toml is wrong; the message lists all that is, with the file."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One behaviour that the net holds engines to.
+
+    Attributes:
+        id: e.g. COL-1-03.
+        layer: l0 to l4.
+        statement: the promise in one sentence.
+        source: where it comes from.
+        mechanisms: the PyTorch mechanisms it leans on, as in the tags mech_<name>.
+        path: the contracts.toml that holds it.
+    """
+
+    id: str
+    layer: str
+    statement: str
+    source: str
+    mechanisms: tuple[str, ...]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Something that an engine is known to do wrong; exactly one of `contract` and `case` is set.
+
+    Attributes:
+        contract: every case that cites this contract is expected to fail.
+        case: node id of one test function, or of one parametrisation of it.
+        engine_version: the engine's versions that show it, as a version specifier, e.g. `>=2.12,<2.14`.
+        sentence: what is wrong.
+        reproduction: a script beside the expectations.toml.
+    """
+
+    contract: str
+    case: str
+    engine_version: SpecifierSet
+    sentence: str
+    reproduction: Path
+
+    def concerns(self, nodeid: str, contracts: Iterable[str], engine_version: str) -> bool:
+        """Whether this says that the case fails on that version of the engine."""
+        if not self.engine_version.contains(engine_version, prereleases=True):
+            return False
+        if self.contract:
+            return self.contract in contracts
+        return any(f"/{one}".endswith(f"/{self.case}") for one in (nodeid, nodeid.split("[")[0]))
+
+
+def layer_of(contract_id: str) -> str:
+    """The layer that an id itself tells: COL-1-03 -> l1, FSDP-L2-03 -> l3 (the plan's couplings), IX-07 ->
+    l3.
+
+    Raises:
+        ContractError: the id has no known form.
+    """
+    if found := re.fullmatch(r"FSDP-L(\d)-(\d\d)", contract_id):
+        level, number = found.groups()
+        if int(number) in _PLAN_LAYERS.get(level, {}):
+            return _PLAN_LAYERS[level][int(number)]
+    elif found := re.fullmatch(r"[A-Z]{2,4}-([0-4])-\d\d", contract_id):
+        return f"l{found[1]}"
+    elif (found := re.fullmatch(r"([A-Z]{2})-\d\d", contract_id)) and found[1] in _WHOLE_LAYERS:
+        return _WHOLE_LAYERS[found[1]]
+    raise ContractError(
+        f"{contract_id!r} is no contract id: expected a form like COL-1-03, FSDP-L1-09, IX-07 or EN-02"
+    )
+
+
+def load_contracts(root: Path) -> dict[str, Contract]:
+    """All contracts in the contracts.toml files below `root`, by id, files in order of their paths.
+
+    Raises:
+        ContractError: an entry lacks a key or has an unknown or empty one, a layer is unknown or not the
+            id's, or an id occurs twice.
+    """
+    contracts: dict[str, Contract] = {}
+    problems: list[str] = []
+    for path in sorted(root.rglob("contracts.toml")):
+        shown = path.relative_to(root)
+        for entry in _entries(path, shown, "contract", problems):
+            found = _check_contract(entry, problems, f"{shown}: {entry.get('id', 'an entry without id')}")
+            if not found:
+                continue
+            if entry["id"] in contracts:
+                first = contracts[entry["id"]].path.relative_to(root)
+                problems.append(f"{shown}: {entry['id']} is already in {first}")
+            contracts[entry["id"]] = Contract(
+                **{**entry, "mechanisms": tuple(entry["mechanisms"]), "path": path}
+            )
+    if problems:
+        raise ContractError("\n".join(problems))
+    return contracts
+
+
+def load_expectations(folder: Path) -> tuple[Broken, ...]:
+    """What `folder` (an engine's package) says in its expectations.toml; nothing where it has no such file.
+
+    Raises:
+        ContractError: an entry names both or neither of contract and case, lacks something, has a bad version
+            specifier, or its reproduction is not a file beside it.
+    """
+    path = folder / "expectations.toml"
+    if not path.exists():
+        return ()
+    problems: list[str] = []
+    found = []
+    for number, entry in enumerate(_entries(path, Path(folder.name, path.name), "broken", problems), 1):
+        where = f"{folder.name}/{path.name}: entry {number}"
+        if _check_broken(entry, problems, where, folder):
+            found.append(
+                Broken(
+                    contract=entry.get("contract", ""),
+                    case=entry.get("case", ""),
+                    engine_version=SpecifierSet(entry["engine_version"]),
+                    sentence=entry["sentence"],
+                    reproduction=folder / entry["reproduction"],
+                )
+            )
+    if problems:
+        raise ContractError("\n".join(problems))
+    return tuple(found)
+
+
+def expected_broken(
+    expectations: Iterable[Broken], nodeid: str, contracts: Iterable[str], engine_version: str
+) -> Broken | None:
+    """The first expectation that says that this case fails on this engine version, None where it must pass.
+
+    Args:
+        expectations: of the engine, from `load_expectations`.
+        nodeid: the case, e.g. `hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring[forward]`.
+        contracts: ids that the case cites.
+        engine_version: of the engine that runs, e.g. `2.13.0`.
+    """
+    cited = tuple(contracts)
+    return next((one for one in expectations if one.concerns(nodeid, cited, engine_version)), None)
+
+
+def _entries(path: Path, shown: Path, key: str, problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{shown}: no valid TOML: {error}")
+        return []
+    strange = table.keys() - {key}
+    if strange or not isinstance(table.get(key, []), list):
+        problems.append(
+            f"{shown}: expected only [[{key}]] entries, found {', '.join(sorted(strange)) or f'a [{key}]'}"
+        )
+        return []
+    return table.get(key, [])
+
+
+def _check_texts(entry: Mapping[str, Any], keys: Iterable[str], problems: list[str], where: str) -> None:
+    for key in keys:
+        value = entry.get(key)
+        if not isinstance(value, str) or not value.strip():
+            problems.append(f"{where}: {key} must be a text that says something, found {value!r}")
+
+
+def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -> bool:
+    before = len(problems)
+    texts = ("id", "layer", "statement", "source")
+    _check_texts(entry, texts, problems, where)
+    for key in sorted(entry.keys() - {*texts, "mechanisms"}):
+        problems.append(f"{where}: unknown key {key!r}")
+    mechanisms = entry.get("mechanisms")
+    if not isinstance(mechanisms, list) or not all(
+        isinstance(one, str) and re.fullmatch(r"[a-z0-9_]+", one) for one in mechanisms
+    ):
+        problems.append(f"{where}: mechanisms must be a list of lower_case names, found {mechanisms!r}")
+    if len(problems) > before:
+        return False
+    if entry["layer"] not in LAYERS:
+        problems.append(f"{where}: unknown layer {entry['layer']!r}, expected one of {', '.join(LAYERS)}")
+    try:
+        if entry["layer"] in LAYERS and layer_of(entry["id"]) != entry["layer"]:
+            problems.append(
+                f"{where}: is of layer {layer_of(entry['id'])} by its id, but says {entry['layer']}"
+            )
+    except ContractError as error:
+        problems.append(f"{where}: {error}")
+    return len(problems) == before
+
+
+def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, folder: Path) -> bool:
+    before = len(problems)
+    for key in sorted(entry.keys() - {"contract", "case", "engine_version", "sentence", "reproduction"}):
+        problems.append(f"{where}: unknown key {key!r}")
+    subjects = [key for key in ("contract", "case") if key in entry]
+    if len(subjects) != 1:
+        problems.append(
+            f"{where}: expected either a contract or a case, found {' and '.join(subjects) or 'neither'}"
+        )
+    _check_texts(entry, [*subjects, "engine_version", "sentence", "reproduction"], problems, where)
+    if len(problems) > before:
+        return False
+    try:
+        SpecifierSet(entry["engine_version"])
+    except InvalidSpecifier:
+        problems.append(
+            f"{where}: engine_version must be like '>=2.12,<2.14', found {entry['engine_version']!r}"
+        )
+    if (
+        Path(entry["reproduction"]).name != entry["reproduction"]
+        or not (folder / entry["reproduction"]).is_file()
+    ):
+        problems.append(f"{where}: reproduction must be a file beside it, found {entry['reproduction']!r}")
+    return len(problems) == before

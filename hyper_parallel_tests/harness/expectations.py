@@ -1,0 +1,52 @@
+"""What is known to be broken in the engine under test, held against what a case really did.
+
+A run is red when reality differs from the expectation in either direction.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+from hyper_parallel_tests.harness import contracts
+from hyper_parallel_tests.harness.channel import CaseInfo
+from hyper_parallel_tests.harness.verdict import Verdict
+
+# Ways in which a broken engine shows itself. A leak or ranks that disagree about skipping are the case's own defects.
+_BROKEN = {"assertion", "error", "hang", "crash"}
+
+
+def engine_folder(engine: str) -> Path | None:
+    """The folder of an engine's package, None where this target sees no engine. Imports nothing of it."""
+    spec = importlib.util.find_spec("hyper_parallel_tests.engines")
+    roots = spec.submodule_search_locations if spec is not None else None
+    folders = [Path(root) / engine for root in roots or []]
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+class Expectations:
+    """The entries of one engine's expectations.toml."""
+
+    def __init__(self, engine: str) -> None:
+        folder = engine_folder(engine)
+        self._broken = contracts.load_expectations(folder) if folder is not None else ()
+
+    def hold(self, info: CaseInfo, verdict: Verdict, engine_version: str) -> Verdict:
+        """The verdict with what was expected taken into account.
+
+        A known defect that shows becomes `expected-broken`; a case that passes against its expectation becomes
+        `unexpectedly-held`, which is red: the entry is to be removed.
+        """
+        known = contracts.expected_broken(self._broken, info.nodeid, info.contracts, engine_version) if self._broken else None
+        if known is None:
+            return verdict
+        what = known.contract or known.case
+        if verdict.kind in _BROKEN:
+            said = f"expected broken ({what}): {known.sentence}"
+            return replace(verdict, kind="expected-broken", headline=said, text=f"{said}\n{verdict.text}")
+        if verdict.passed:
+            head = f"holds although {what} is expected to be broken on engine version {engine_version}"
+            text = f"{head}: {known.sentence}\nIf it is mended, remove the entry and {known.reproduction.name}; if not, the case is too weak."
+            return replace(verdict, kind="unexpectedly-held", headline=head, text=text)
+        return verdict

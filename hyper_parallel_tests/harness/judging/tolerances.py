@@ -1,0 +1,146 @@
+"""The ledger of tolerances: where every number comes from by which a case may differ from its baseline.
+
+    ledger["fsdp_1d_fp32"]  ->  Tolerance(loss=1e-05, norm=1e-05, tensor=1e-05, ...)
+
+A Tolerance is frozen and only the ledger makes one: a case names its configuration and brings no number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Ledger", "LedgerError", "Tolerance", "ledger", "load", "verified"]
+
+_NUMBERS = ("loss", "norm", "tensor")
+_TEXTS = ("source", "reason")
+_OPTIONAL = {"relative": 0.0}
+_SEAL = object()
+
+
+class LedgerError(ValueError):
+    """The ledger file, or a request to it, is wrong; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What one configuration may differ by from its baseline. Made by the ledger only.
+
+    Attributes:
+        name: the configuration's name in the ledger.
+        loss: absolute, of a step's loss.
+        norm: absolute, of a step's global gradient norm.
+        tensor: absolute, of each tensor element.
+        relative: share of the expected element's magnitude, added to `tensor`.
+        source: where the numbers come from.
+        reason: why they are right.
+    """
+
+    name: str
+    loss: float
+    norm: float
+    tensor: float
+    relative: float
+    source: str
+    reason: str
+    _seal: object = None
+
+    def __post_init__(self) -> None:
+        if self._seal is not _SEAL:
+            raise TypeError(
+                'a Tolerance comes from the ledger: use ledger["<configuration>"]; '
+                "a configuration without a row gets one in tolerances.toml, with source and reason"
+            )
+
+    def __repr__(self) -> str:
+        relative = f", relative={self.relative:g}" if self.relative else ""
+        return f"{self.name}(loss={self.loss:g}, norm={self.norm:g}, tensor={self.tensor:g}{relative})"
+
+
+class Ledger(Mapping[str, Tolerance]):
+    """Tolerances by configuration name, read once; `load` makes one."""
+
+    def __init__(self, rows: Mapping[str, Tolerance], path: Path) -> None:
+        self._rows = dict(rows)
+        self._path = path
+
+    def __getitem__(self, name: str) -> Tolerance:
+        if name in self._rows:
+            return self._rows[name]
+        near = difflib.get_close_matches(str(name), self._rows, n=3, cutoff=0.4)
+        hint = f"near matches: {', '.join(near)}" if near else f"it has {', '.join(self._rows)}"
+        raise LedgerError(f"{self._path.name} has no configuration {name!r}; {hint}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def load(path: Path) -> Ledger:
+    """Read and validate a ledger file.
+
+    Raises:
+        LedgerError: no TOML, an unknown or missing key, a number that is negative or not finite, an empty
+            reason or source; all faults of the file are listed.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise LedgerError(f"{path.name} is no valid TOML: {error}") from error
+    faults = [fault for name, row in table.items() for fault in _faults(name, row)]
+    if not table:
+        faults = ["it is empty"]
+    if faults:
+        raise LedgerError(f"{path.name}: " + "; ".join(faults))
+    rows = {name: Tolerance(name=name, **(_OPTIONAL | row), _seal=_SEAL) for name, row in table.items()}
+    return Ledger(rows, path)
+
+
+def _faults(name: str, row: Any) -> Iterator[str]:
+    if not isinstance(row, dict):
+        yield f"{name}: expected a table [{name}], found {row!r}"
+        return
+    known = {*_NUMBERS, *_TEXTS, *_OPTIONAL}
+    for key in row.keys() - known:
+        yield f"[{name}] has the unknown key {key!r}; known are {', '.join(sorted(known))}"
+    for key in (*_NUMBERS, *_TEXTS):
+        if key not in row:
+            yield f"[{name}] lacks {key}"
+    for key in (*_NUMBERS, *_OPTIONAL):
+        value = row.get(key, 0.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            yield f"[{name}] {key} must be a number, found {value!r}"
+        elif not 0 <= value < math.inf:
+            yield f"[{name}] {key} must be finite and not negative, found {value!r}"
+    for key in _TEXTS:
+        if key in row and not (isinstance(row[key], str) and row[key].strip()):
+            yield f"[{name}] {key} must say something, found {row[key]!r}"
+
+
+ledger = load(Path(__file__).with_name("tolerances.toml"))
+"""The project's ledger."""
+
+_ORIGINALS = {name: str(tolerance) for name, tolerance in ledger.items()}
+
+
+def verified(tolerance: object) -> Tolerance:
+    """`tolerance` itself, after making sure that it is the ledger's own and unchanged.
+
+    Raises:
+        TypeError: it is a plain number, from elsewhere, or was tampered with.
+    """
+    if not isinstance(tolerance, Tolerance):
+        raise TypeError(f'expected a tolerance, e.g. ledger["fsdp_1d_fp32"], found {tolerance!r}')
+    if ledger._rows.get(tolerance.name) is not tolerance or str(tolerance) != _ORIGINALS[tolerance.name]:
+        raise TypeError(f"{tolerance!r} is not the ledger's {tolerance.name}; a case cannot change it")
+    return tolerance

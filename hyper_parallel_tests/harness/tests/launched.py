@@ -1,0 +1,253 @@
+"""Run a program through the launcher as a person or Bazel would, and read what it leaves: reports, files, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import hyper_parallel_tests
+from hyper_parallel_tests.harness import processes
+
+ROOT = Path(hyper_parallel_tests.__file__).parents[1]
+PROGRAMS = Path(__file__).parent.relative_to(ROOT) / "programs"
+
+# Bounds of waits on conditions; a healthy machine is far below them.
+LIMIT_S = 240.0
+_GONE_S = 30.0
+
+_MARK = "HYPER_PARALLEL_TESTS_LAUNCHED"
+# What the launch around this test was told is not for the launch inside it.
+_OUTER = ("TEST_", "TESTBRIDGE_", "XML_OUTPUT_FILE", "TORCHELASTIC_", "PYTEST_", "TORCH_FR_")
+_OUTER_RANK = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case of the XML report. `first_rank` is None where the report names none."""
+
+    name: str
+    outcome: str
+    verdict: str
+    first_rank: int | None
+    message: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A launch that has ended, with nothing left running.
+
+    Attributes:
+        code: the launcher's exit code, negative for a signal.
+        terminal: its standard output and error.
+        cases: by name, in the order of the report; empty where there is no report.
+        outputs: the folder that it was given for kept outputs.
+        seconds: from start to end.
+    """
+
+    code: int
+    terminal: str
+    cases: dict[str, Case]
+    outputs: Path
+    seconds: float
+
+    def __getitem__(self, name: str) -> Case:
+        assert name in self.cases, f"no case {name} in the report, only {list(self.cases)}\n{self.terminal}"
+        # Shown by the launch around this test if what follows fails.
+        print(self.cases[name].text)
+        return self.cases[name]
+
+    def neighbours(self) -> dict[str, str]:
+        """Name -> outcome of the healthy cases between the broken ones."""
+        return {name: case.outcome for name, case in self.cases.items() if name.startswith("test_neighbour")}
+
+
+class Launch:
+    """A running launch. Its parts are found by a mark in their environment, wherever they hang in the process tree."""
+
+    def __init__(self, folder: Path, words: list[str], environment: Mapping[str, str] | None = None) -> None:
+        self._mark = uuid.uuid4().hex
+        self._folder = folder
+        self.outputs = folder / "outputs"
+        self.temporary = folder / "tmp"
+        for each in (self.outputs, self.temporary):
+            each.mkdir(parents=True)
+        self._segments = _segments()
+        self._begun = time.monotonic()
+        with (folder / "terminal").open("wb") as terminal, _interruptible():
+            self._process = subprocess.Popen(
+                [*command(), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=terminal,
+                stderr=subprocess.STDOUT,
+                env=self._environment() | dict(environment or {}),
+                cwd=ROOT,
+                process_group=0,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        own = {
+            "TMPDIR": str(self.temporary),
+            "TEST_TMPDIR": str(self.temporary),
+            "TEST_UNDECLARED_OUTPUTS_DIR": str(self.outputs),
+            "XML_OUTPUT_FILE": str(self._folder / "test.xml"),
+            _MARK: self._mark,
+        }
+        return inherited() | own
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def terminal(self) -> str:
+        return (self._folder / "terminal").read_text(errors="replace")
+
+    def running(self) -> dict[int, str]:
+        """Process id -> command line of everything that this launch has started and that still runs."""
+        return {pid: processes.command_of(pid) for pid in _marked(f"{_MARK}={self._mark}".encode())}
+
+    def wait_for_output(self, rank: int, text: str) -> None:
+        """Wait until a rank has written `text`: it is in the middle of the case that does."""
+        log = self.outputs / f"rank{rank}.log"
+        wait_until(lambda: log.exists() and text in log.read_text(errors="replace"), f"{text!r} in {log}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the launcher alone."""
+        self._process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the launcher's process group, as a terminal does."""
+        os.killpg(self.pid, number)
+
+    def end(self) -> Run:
+        """Wait for the end, check that nothing is left, and read the reports.
+
+        Raises:
+            AssertionError: it did not end, or left a process, a shared memory segment or a temporary file behind.
+        """
+        try:
+            code = self._process.wait(LIMIT_S)
+            seconds = time.monotonic() - self._begun
+            wait_until(lambda: not self.running(), "the end of all processes of the launch", _GONE_S)
+            wait_until(lambda: not self._orphaned_segments(), "an empty /dev/shm", _GONE_S)
+        except BaseException:
+            print(self.terminal)
+            print("still running:", *self.running().items(), "orphaned segments:", *self._orphaned_segments(), sep="\n")
+            raise
+        finally:
+            processes.kill(list(self.running()))
+            self._process.wait()
+        if code >= 0:
+            left = sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
+            assert not left, f"left in the temporary folder: {left}"
+        return Run(code, self.terminal, _cases(self._folder / "test.xml"), self.outputs, seconds)
+
+    def _orphaned_segments(self) -> list[str]:
+        """New shared memory segments that no process uses: other tests of this machine have theirs in use."""
+        new = _segments() - self._segments
+        return sorted(new - _mapped(new)) if new else []
+
+
+def launch(folder: Path, program: str, *words: str, cards: int = 1, environment: Mapping[str, str] | None = None) -> Run:
+    """Launch `programs/<program>.py` on `cards` ranks and wait for the end."""
+    return start(folder, program, *words, cards=cards, environment=environment).end()
+
+
+def start(
+    folder: Path, program: str, *words: str, cards: int = 1, environment: Mapping[str, str] | None = None
+) -> Launch:
+    """Launch `programs/<program>.py` on `cards` ranks."""
+    return Launch(folder, [f"--cards={cards}", str(PROGRAMS / f"{program}.py"), *words], environment)
+
+
+def command() -> list[str]:
+    """The launcher's command line without its arguments, by the interpreter and flags of this process."""
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-m", "hyper_parallel_tests.harness.launch"]
+
+
+def inherited() -> dict[str, str]:
+    """This process' environment without what was meant for it alone, and with its search path."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OUTER) and name not in _OUTER_RANK
+    }
+    return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    """Wait for a condition; AssertionError after `limit_s` seconds."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Children start with SIGINT as a shell gives it: ranks ignore it, and children would inherit that."""
+    kept = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
+def _marked(mark: bytes) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if mark in environment.split(b"\0") and processes.is_running(int(entry.name)):
+            yield int(entry.name)
+
+
+def _segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def _mapped(names: set[str]) -> set[str]:
+    """Those of the named segments that some process has mapped."""
+    found: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text()
+        except OSError:
+            continue
+        found |= {name for name in names if f"/dev/shm/{name}" in text}
+    return found
+
+
+def _cases(xml: Path) -> dict[str, Case]:
+    if not xml.exists():
+        return {}
+    return {case.name: case for case in map(_case, ElementTree.parse(xml).iter("testcase"))}
+
+
+def _case(element: ElementTree.Element) -> Case:
+    properties = {one.get("name"): one.get("value") for one in element.iter("property")}
+    failure, skipped = element.find("failure"), element.find("skipped")
+    result = failure if failure is not None else skipped
+    outcome = "failed" if failure is not None else "skipped" if skipped is not None else "passed"
+    first = properties.get("first_rank")
+    return Case(
+        name=element.get("name", ""),
+        outcome=outcome,
+        verdict=properties.get("verdict", ""),
+        first_rank=None if first is None else int(first),
+        message="" if result is None else result.get("message", ""),
+        text="" if result is None else result.text or "",
+    )
