@@ -43,8 +43,8 @@ class Expectations:
             return verdict
         what = known.contract or known.case
         if verdict.kind in _BROKEN:
-            said = f"expected broken ({what}): {known.sentence}"
-            return replace(verdict, kind="expected-broken", headline=said, text=f"{said}\n{verdict.text}")
+            text = f"expected broken ({what}): {known.sentence}\n{verdict.text}"
+            return replace(verdict, kind="expected-broken", headline=known.sentence, text=text)
         if verdict.passed:
             head = f"holds although {what} is expected to be broken on engine version {engine_version}"
             text = f"{head}: {known.sentence}\nIf it is mended, remove the entry and {known.reproduction.name}; if not, the case is too weak."

@@ -221,7 +221,7 @@ class Group:
                 if one.died_at is not None:
                     one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
             for rank, text in self._read_stacks(stuck).items():
-                record.ranks[rank].stacks = text
+                record.ranks[rank].stacks = text or f"no Python stacks: the process is {processes.state_of(self.pids[rank])}"
         for one in record.ranks:
             _shorten(self._orders.log(one.rank), offsets[one.rank].log)
 

@@ -54,11 +54,20 @@ def descendants(pid: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     """Whether `pid` exists and is not a zombie."""
+    return _state(pid) not in {"Z", "X", ""}
+
+
+def state_of(pid: int) -> str:
+    """What the kernel says that `pid` does: running, sleeping, stopped (as by SIGSTOP), ..."""
+    known = {"R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped", "t": "traced", "Z": "dead"}
+    return known.get(_state(pid), "gone")
+
+
+def _state(pid: int) -> str:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
-    return state not in {"Z", "X"}
+        return ""
 
 
 def command_of(pid: int) -> str:

@@ -109,7 +109,7 @@ def _where(one: RankRecord) -> str:
     if pending := [line for line in one.collectives if _PENDING.search(line)]:
         return "still " + re.sub(r"^MainThread (?=is inside|waits at)", "", pending[-1]).removeprefix("is ")
     main = stacks.main_thread(one.stacks)
-    return f"still runs at {main[0]}" if main else "still runs, without Python stacks"
+    return f"still runs at {main[0]}" if main else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
 
 
 def _waits_for_peers(one: RankRecord) -> bool:

@@ -11,7 +11,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,10 @@ class Tolerance:
     relative: float
     source: str
     reason: str
-    _seal: object = None
+    seal: InitVar[object] = None
 
-    def __post_init__(self) -> None:
-        if self._seal is not _SEAL:
+    def __post_init__(self, seal: object) -> None:
+        if seal is not _SEAL:
             raise TypeError(
                 'a Tolerance comes from the ledger: use ledger["<configuration>"]; '
                 "a configuration without a row gets one in tolerances.toml, with source and reason"
@@ -102,7 +102,7 @@ def load(path: Path) -> Ledger:
         faults = ["it is empty"]
     if faults:
         raise LedgerError(f"{path.name}: " + "; ".join(faults))
-    rows = {name: Tolerance(name=name, **(_OPTIONAL | row), _seal=_SEAL) for name, row in table.items()}
+    rows = {name: Tolerance(name=name, **(_OPTIONAL | row), seal=_SEAL) for name, row in table.items()}
     return Ledger(rows, path)
 
 
