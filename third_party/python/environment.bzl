@@ -1,0 +1,208 @@
+"""Builds or finds the Python environment that tests run in.
+
+    python_environment(name = "python_cpu", device = "cpu", lock = "//third_party/python:requirements_cpu.lock")
+
+makes `@python_cpu//:environment` (a PythonEnvironmentInfo) and `@python_cpu//:platform` (an execution platform that
+carries the environment's digest). Two modes:
+
+* locked: pip fills one directory from the lock, every package hash-checked. The directory is one label, so that a
+  test's runfiles hold one entry and not twenty thousand.
+* fingerprint: nothing is shipped; the packages of an existing environment are used where they are, and versions,
+  file lists, driver and runtime are recorded. For stacks that belong to a machine (CUDA, CANN).
+
+`--repo_env=HYPER_PARALLEL_TESTS_PYTHON=/path/to/python` names that existing environment, for any device;
+`--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python3.11` names the interpreter of locked ones (default:
+python3.11 on PATH).
+"""
+
+_PYTHON_VERSION = "3.11"
+
+# The variables that describe.py reads: a change of one makes the description stale.
+_ACCELERATOR_VARIABLES = {
+    "cpu": [],
+    "cuda": ["CUDA_HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH"],
+    "npu": ["ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH"],
+}
+
+_BUILD = """\
+load("{info}", "python_environment_info")
+
+package(default_visibility = ["//visibility:public"])
+
+python_environment_info(
+    name = "environment",
+    device = {device},
+    executable_paths = {executable_paths},
+    fingerprint = "fingerprint.json",
+    import_paths = {import_paths},
+    interpreter = {interpreter},
+    site = {site},
+    variables = {variables},
+)
+
+platform(
+    name = "platform",
+    exec_properties = {{"env": {digest}}},
+    parents = ["{platform}"],
+)
+
+exports_files(["fingerprint.json"])
+"""
+
+_BUILD_WITHOUT_ENVIRONMENT = """\
+load("{info}", "python_environment_info")
+
+package(default_visibility = ["//visibility:public"])
+
+python_environment_info(
+    name = "environment",
+    problem = {problem},
+)
+
+platform(
+    name = "platform",
+    parents = ["{platform}"],
+)
+"""
+
+def _described_environment_impl(rctx):
+    existing = rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON") if rctx.attr.replaceable else None
+    shipped = rctx.attr.mode == "locked" and not existing
+    labels = {
+        "info": Label("//third_party/python:environment_info.bzl"),
+        "platform": Label("//tools/rules/platforms:" + rctx.attr.device),
+    }
+    if not shipped and not existing:
+        # Not an error yet: queries over all targets load this repository on machines without the device.
+        problem = _no_environment(rctx.attr.device, rctx.name)
+        rctx.file("BUILD.bazel", _BUILD_WITHOUT_ENVIRONMENT.format(problem = repr(problem), **labels))
+        return
+    python = _check_version(rctx, existing) if existing else _find_python(rctx)
+    described = _describe(rctx, python, shipped)
+    rctx.file("fingerprint.json", json.encode_indent(described["fingerprint"]) + "\n")
+    rctx.file("BUILD.bazel", _BUILD.format(
+        device = repr(rctx.attr.device),
+        digest = repr(described["digest"]),
+        executable_paths = repr(described["executable_paths"]),
+        import_paths = repr(described["import_paths"]),
+        interpreter = repr(described["interpreter"]),
+        site = repr(rctx.attr.site if shipped else None),
+        variables = repr(described["variables"]),
+        **labels
+    ))
+
+def _installed_packages_impl(rctx):
+    rctx.report_progress("installing {} with pip".format(rctx.attr.lock.name))
+    lock = "{}/{}".format(rctx.attr.lock.package, rctx.attr.lock.name)
+    done = rctx.execute(
+        [
+            _find_python(rctx),
+            "-I",
+            rctx.path(rctx.attr._install),
+            "--lock={}".format(rctx.path(rctx.attr.lock)),
+            "--lock-name=" + lock,
+            "--target=site",
+        ],
+        timeout = 3600,
+    )
+    if done.return_code:
+        fail("\n\n" + done.stderr.strip() + "\n")
+    rctx.file("BUILD.bazel", 'exports_files(["site"])\n')
+
+def _find_python(rctx):
+    named = rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON3")
+    found = named or rctx.which("python" + _PYTHON_VERSION)
+    if not found:
+        fail(("No python{version} on PATH, which the locked packages are for. Install it (Debian: python{version} and " +
+              "python3-pip; pyenv: 'pyenv install {version}'), or name one with " +
+              "--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{version}.").format(version = _PYTHON_VERSION))
+    return _check_version(rctx, str(found))
+
+def _check_version(rctx, python):
+    done = rctx.execute([python, "-I", "-c", "import sys; print('%s %d.%d' % ((sys.implementation.name,) + sys.version_info[:2]))"])
+    if done.return_code:
+        fail("{} does not run: {}\nName another with --repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{}.".format(
+            python,
+            done.stderr.strip() or "no such file",
+            _PYTHON_VERSION,
+        ))
+    if done.stdout.strip() != "cpython " + _PYTHON_VERSION:
+        fail(("{} is {}; expected cpython {}, which third_party/python/requirements_*.lock are for. Name one with " +
+              "--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{} (or HYPER_PARALLEL_TESTS_PYTHON for an existing environment).").format(
+            python,
+            done.stdout.strip(),
+            _PYTHON_VERSION,
+            _PYTHON_VERSION,
+        ))
+    return python
+
+def _describe(rctx, python, shipped):
+    """Runs describe.py and watches what it names, so that an upgrade behind Bazel's back is seen."""
+    for variable in _ACCELERATOR_VARIABLES[rctx.attr.device]:
+        rctx.getenv(variable)
+    command = [python, "-I", rctx.path(rctx.attr._describe), "--device=" + rctx.attr.device]
+    if shipped:
+        command.append("--lock={}".format(rctx.path(rctx.attr.lock)))
+    done = rctx.execute(command)
+    if done.return_code:
+        fail("{} cannot be described:\n{}".format(python, done.stderr))
+    described = json.decode(done.stdout)
+    for path in described["watch"]:
+        rctx.watch(path)
+    if not shipped:
+        for path in described["import_paths"]:
+            rctx.path(path).readdir(watch = "yes")
+    return described
+
+def _no_environment(device, name):
+    return ("No Python environment for device {device}: its packages belong to a machine and are not shipped. Name the Python of an " +
+            "environment that has them with --repo_env=HYPER_PARALLEL_TESTS_PYTHON=/path/to/python (after the vendor's " +
+            "set-up script), or set mode = \"locked\" at {name} in WORKSPACE to install third_party/python/requirements_{device}.lock.").format(
+        device = device,
+        name = name,
+    )
+
+_described_environment = repository_rule(
+    implementation = _described_environment_impl,
+    doc = "Everything about an environment but its packages: cheap, and works where the packages cannot be had.",
+    attrs = {
+        "device": attr.string(doc = "Whose packages these are.", values = ["cpu", "cuda", "npu"]),
+        "lock": attr.label(doc = "Hash-locked requirements.", allow_single_file = [".lock"]),
+        "mode": attr.string(doc = "Locked or fingerprint.", values = ["fingerprint", "locked"]),
+        "replaceable": attr.bool(doc = "Whether HYPER_PARALLEL_TESTS_PYTHON may stand in for it."),
+        "site": attr.string(doc = "Label of the directory of packages, for mode locked."),
+        "_describe": attr.label(default = "//third_party/python:describe.py"),
+    },
+)
+
+_installed_packages = repository_rule(
+    implementation = _installed_packages_impl,
+    doc = "The packages of one lock in one directory, `//:site`.",
+    attrs = {
+        "lock": attr.label(doc = "Hash-locked requirements.", allow_single_file = [".lock"]),
+        "_install": attr.label(default = "//third_party/python:install.py"),
+    },
+)
+
+def python_environment(name, lock, device = "cpu", mode = "locked", replaceable = True):
+    """Declares one environment; see the file's head.
+
+    Args:
+      name: the repository; its packages are in another one, `<name>_site`.
+      lock: hash-locked requirements; third_party/python/README.md tells how they are made.
+      device: whose packages these are; the accelerator's driver and runtime versions enter the fingerprint.
+      mode: `locked` builds the environment from the lock, `fingerprint` describes an existing one.
+      replaceable: whether HYPER_PARALLEL_TESTS_PYTHON may stand in for it. False for environments of tools.
+    """
+    _described_environment(
+        name = name,
+        device = device,
+        lock = lock,
+        mode = mode,
+        replaceable = replaceable,
+        site = "@{}_site//:site".format(name),
+    )
+    _installed_packages(
+        name = name + "_site",
+        lock = lock,
+    )

@@ -1,0 +1,187 @@
+"""The macros that BUILD files use: a few attributes, the rest derived from the target's name and package."""
+
+load(
+    ":naming.bzl",
+    "LAYERS",
+    "cards_problem",
+    "derived_tags",
+    "domain_of",
+    "full_name",
+    "is_domain",
+    "parse_name",
+    "srcs_problem",
+)
+load(":package_sources.bzl", "package_sources")
+load(":torchrun_test.bzl", "torchrun_test")
+
+# Bazel's size and timeout by layer; .bazelrc says how many seconds the timeouts are.
+_SIZES = {
+    "faults": ("large", "moderate"),
+    "l0": ("small", "short"),
+    "l1": ("medium", "short"),
+    "l2": ("medium", "moderate"),
+    "l3": ("large", "moderate"),
+    "l4": ("enormous", "eternal"),
+}
+
+_ENGINE_PRESENT = select({
+    "//tools/rules:engine_present": [],
+    "//conditions:default": ["@platforms//:incompatible"],
+})
+
+def layer_test(
+        name,
+        srcs,
+        cards = None,
+        deps = [],
+        data = [],
+        capabilities = [],
+        models = [],
+        mechanisms = [],
+        size = None,
+        timeout = None,
+        tags = [],
+        **kwargs):
+    """Tests of one layer on one number of cards.
+
+    Args:
+      name: `l<k>`, `l<k>_<n>card` or `l<k>_<n>card_<suffix>`. Layer and cards are read from it; `l<k>` is short for
+        `l<k>_1card`, because `:l<k>` is the suite of all of the package's tests of that layer (see layer_suites).
+      srcs: pytest files called `l<k>_<topic>_test.py`.
+      cards: ranks, one per card; needs not be given, and must agree with the name.
+      deps: further Python libraries that the cases import.
+      data: further files that the cases read. The package's contracts.toml is there already.
+      capabilities: further capabilities of the engine that the cases use, for example `["clip_grad"]`. A domain's own is
+        there already.
+      models: reference models that the cases train, for example `["mlp"]`.
+      mechanisms: PyTorch mechanisms that the cases lean on; each becomes a tag `mech_<name>`.
+      size: Bazel's test size; the default depends on the layer.
+      timeout: Bazel's test timeout; the default depends on the layer.
+      tags: further tags, for example `["nightly"]`.
+      **kwargs: attributes of every Bazel test: shard_count, flaky, args, ...
+    """
+    parsed = parse_name(name)
+    _check([
+        parsed.problem,
+        parsed.problem or cards_problem(name, parsed, cards),
+        parsed.problem or srcs_problem(name, [parsed.kind], srcs),
+    ])
+    domain = domain_of(native.package_name())
+    _test(
+        name = full_name(name, parsed),
+        kind = parsed.kind,
+        cards = parsed.cards,
+        layer = parsed.kind,
+        srcs = srcs,
+        deps = deps + _engine_deps(capabilities) + _model_deps(models) + _fault_deps(domain),
+        data = data,
+        mechanisms = mechanisms,
+        size = size,
+        timeout = timeout,
+        tags = tags,
+        **kwargs
+    )
+
+def fault_test(
+        name,
+        srcs,
+        cards = None,
+        catalogue = None,
+        deps = [],
+        data = [],
+        capabilities = [],
+        models = [],
+        size = None,
+        timeout = None,
+        tags = [],
+        **kwargs):
+    """Proves that the cases would notice: each fault of a catalogue must make the named contract fail.
+
+    Tagged `faults` and with no layer, so that `//...:l1` stays the question "does it work".
+
+    Args:
+      name: `faults`, `faults_<n>card` or `faults_<n>card_<suffix>`.
+      srcs: the pytest files of the layer tests whose contracts the faults break; any layer.
+      cards: ranks, one per card; needs not be given, and must agree with the name.
+      catalogue: labels of the fault catalogues, default `//hyper_parallel_tests/faults:<domain>`.
+      deps: further Python libraries that the cases import.
+      data: further files that the cases read. The package's contracts.toml is there already.
+      capabilities: further capabilities of the engine that the cases use. A domain's own is there already.
+      models: reference models that the cases train.
+      size: Bazel's test size, default large.
+      timeout: Bazel's test timeout, default moderate.
+      tags: further tags.
+      **kwargs: attributes of every Bazel test: shard_count, flaky, args, ...
+    """
+    parsed = parse_name(name, ["faults"])
+    _check([
+        parsed.problem,
+        parsed.problem or cards_problem(name, parsed, cards),
+        parsed.problem or srcs_problem(name, LAYERS, srcs),
+    ])
+    catalogue = catalogue or ["//hyper_parallel_tests/faults:" + domain_of(native.package_name())]
+    _test(
+        name = name,
+        kind = "faults",
+        cards = parsed.cards,
+        faults = [native.package_relative_label(label).name for label in catalogue],
+        srcs = srcs,
+        deps = deps + catalogue + _engine_deps(capabilities) + _model_deps(models),
+        data = data,
+        mechanisms = [],
+        size = size,
+        timeout = timeout,
+        tags = tags,
+        **kwargs
+    )
+
+# buildifier: disable=unnamed-macro
+def layer_suites():
+    """Declares `:l0` to `:l4`, each all of the package's tests of that layer, and the package's `:sources`.
+
+    A layer may be empty. Order does not matter: a suite looks at the tags of the finished package.
+    """
+    for layer in LAYERS:
+        native.test_suite(
+            name = layer,
+            tags = [layer],
+            visibility = ["//visibility:public"],
+        )
+    package_sources()
+
+def _test(name, kind, cards, deps, data, mechanisms, size, timeout, tags, **kwargs):
+    default_size, default_timeout = _SIZES[kind]
+    torchrun_test(
+        name = name,
+        cards = cards,
+        data = data + native.glob(["contracts.toml"], allow_empty = True),
+        deps = ["//:hyper_parallel_tests_package", "//hyper_parallel_tests/harness"] + deps,
+        exec_properties = {"cards": str(cards)},
+        size = size or default_size,
+        tags = derived_tags(kind, cards, domain_of(native.package_name()), mechanisms) + tags,
+        target_compatible_with = _ENGINE_PRESENT,
+        timeout = timeout or (default_timeout if not size else None),
+        **kwargs
+    )
+
+def _engine_deps(capabilities):
+    own = [domain_of(native.package_name())] if is_domain(native.package_name()) else []
+    labels = ["//hyper_parallel_tests/engines:" + capability for capability in own + capabilities]
+    return labels + (["//hyper_parallel_tests/engines:load"] if labels else [])
+
+def _model_deps(models):
+    return ["//hyper_parallel_tests/models:" + model for model in models]
+
+def _fault_deps(domain):
+    """With --//tools/rules:fault=ID the launcher must find that fault; without, no test depends on the catalogue."""
+    if not is_domain(native.package_name()):
+        return []
+    return select({
+        "//tools/rules:no_fault": [],
+        "//conditions:default": ["//hyper_parallel_tests/faults:" + domain],
+    })
+
+def _check(problems):
+    for problem in problems:
+        if problem:
+            fail("\n\n//{}: {}.\n".format(native.package_name(), problem))

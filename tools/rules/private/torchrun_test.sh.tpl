@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Starts the harness' launcher with nothing to import from but the runfiles and the environment's packages.
+set -euo pipefail
+
+runfiles="${TEST_SRCDIR:-${RUNFILES_DIR:-$0.runfiles}}"
+[[ "$runfiles" == /* ]] || runfiles="$PWD/$runfiles"
+workspace="$runfiles"/%{workspace}
+import_path="$workspace"
+
+site=%{site}
+if [[ -n "$site" ]]; then
+  directory="$runfiles/$site"
+  # A remote worker leaves source directories out of the runfiles tree; they are among the action's inputs all the same.
+  [[ -e "$directory" ]] || directory="${runfiles%%/bazel-out/*}/external/$site"
+  import_path+=":$directory"
+fi
+for directories in %{import_paths}; do
+  [[ -z "$directories" ]] || import_path+=":$directories"
+done
+
+executable_paths=%{executable_paths}
+export PATH="${executable_paths:+$executable_paths:}$PATH"
+export PYTHONPATH="$import_path"
+export HOME="${TEST_TMPDIR:-${HOME:-/tmp}}"
+unset PYTHONHOME PYTHONSTARTUP PYTHONINSPECT PYTHONBREAKPOINT
+
+cd "$workspace"
+exec %{interpreter} -S -s -P -m hyper_parallel_tests.harness.launch %{arguments} "$@"

@@ -1,0 +1,29 @@
+"""Targets that the tests of the rules look at and never run."""
+
+load("//tools/rules:defs.bzl", "fault_test", "layer_test")
+
+# buildifier: disable=unnamed-macro
+def samples():
+    """Declares them: every attribute of layer_test once, and a fault_test."""
+    layer_test(
+        name = "l2_4card_sample",
+        srcs = ["l2_sample_test.py"],
+        cards = 4,
+        data = ["samples.bzl"],
+        deps = [":catalogue"],
+        mechanisms = [
+            "all_reduce",
+            "saved_tensors_hooks",
+        ],
+        shard_count = 2,
+        tags = [
+            "manual",
+            "nightly",
+        ],
+    )
+    fault_test(
+        name = "faults_2card_sample",
+        srcs = ["l1_ranks_test.py"],
+        catalogue = [":catalogue"],
+        tags = ["manual"],
+    )
