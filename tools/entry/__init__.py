@@ -1,0 +1,1 @@
+"""What tools/bazel does before Bazel runs. Standard library only: no environment exists yet at that time."""

@@ -1,0 +1,75 @@
+"""The order of events: a word of our own (doctor), the rewriting, the choice of a Bazel, the hand-over."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+
+from . import find, rewrite
+from .report import EntryError, say
+
+# Bazel's own exit codes for the same kinds of failure.
+_BAD_COMMAND_LINE = 2
+_NO_TESTS_FOUND = 4
+_INTERRUPTED = 8
+_LOCAL_ENVIRONMENT = 36
+
+
+def main(arguments: list[str]) -> int:
+    """Run Bazel with these arguments. Returns when Bazel cannot be started or had to be waited for."""
+    if arguments[:1] == ["doctor"]:
+        from . import doctor
+
+        return doctor.run()
+    try:
+        rewritten = rewrite.rewrite(arguments)
+    except EntryError as error:
+        say(str(error))
+        return _BAD_COMMAND_LINE
+    try:
+        bazel = find.bazel(os.environ)
+    except EntryError as error:
+        say(str(error))
+        return _LOCAL_ENVIRONMENT
+    except KeyboardInterrupt:
+        say("interrupted; the next call goes on from here")
+        return _INTERRUPTED
+    if bazel.cannot_tell_version and arguments in (["version"], ["--version"]):
+        print(f"bazel {bazel.version}" if arguments == ["--version"] else f"Build label: {bazel.version}")
+        return 0
+    if rewritten.changed:
+        say(f"runs bazel {shlex.join(rewritten.arguments)}")
+    command = [*bazel.command, *rewritten.arguments]
+    try:
+        return _wait_for(command, rewritten) if rewritten.layers else os.execv(command[0], command)
+    except OSError as error:
+        say(f"expected a Bazel to run at {command[0]} ({bazel.how}), found: {error.strerror}")
+        return _LOCAL_ENVIRONMENT
+
+
+def _wait_for(command: list[str], rewritten: rewrite.Rewritten) -> int:
+    """Run Bazel as a child, to say what exit code 4 means here. Signals reach Bazel, its end becomes ours."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        # The terminal sends these to Bazel as well, which decides.
+        signal.signal(number, lambda *_: None)
+    process = subprocess.Popen(command, executable=command[0], preexec_fn=_end_with_parent)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: process.send_signal(received))
+    code = process.wait()
+    if code == _NO_TESTS_FOUND:
+        layers = " or ".join(rewritten.layers)
+        say(f"no test of layer {layers} matches the patterns and filters (exit code {code})")
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end Bazel's client if this process is killed, so that no build is left behind."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
