@@ -1,0 +1,29 @@
+"""fully_shard on PyTorch's FSDP2 (``torch.distributed.fsdp``).
+
+FSDP2 does the sharding, the hooks and the communication. This package adds what HyperParallel's API has and
+FSDP2 lacks: replicated parameters, communication per parameter, a choice between sum and average,
+independent modules in a list, and gradients that ``zero_grad`` cannot miss.
+"""
+
+import torch._dynamo  # noqa: F401 - FSDP2 imports it on first use; here it is loaded once, before the ranks start
+from torch.distributed.tensor import Replicate, Shard
+
+from hyper_parallel_tests.engines.torch_native.fully_shard.inspect import managed_parameters
+from hyper_parallel_tests.engines.torch_native.fully_shard.module import HSDPModule
+from hyper_parallel_tests.engines.torch_native.fully_shard.policies import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+)
+from hyper_parallel_tests.engines.torch_native.fully_shard.wrap import fully_shard
+
+__all__ = [
+    "CPUOffloadPolicy",
+    "HSDPModule",
+    "MixedPrecisionPolicy",
+    "OffloadPolicy",
+    "Replicate",
+    "Shard",
+    "fully_shard",
+    "managed_parameters",
+]
