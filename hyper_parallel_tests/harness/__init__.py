@@ -12,21 +12,26 @@ if TYPE_CHECKING:
     from hyper_parallel_tests.harness.judging import trace as trace
     from hyper_parallel_tests.harness.judging.determinism import assert_bitwise_repeatable as assert_bitwise_repeatable
     from hyper_parallel_tests.harness.judging.parity import assert_close as assert_close
+    from hyper_parallel_tests.harness.judging.parity import assert_differs as assert_differs
     from hyper_parallel_tests.harness.judging.parity import assert_parity as assert_parity
+    from hyper_parallel_tests.harness.judging.parity import mean_over_ranks as mean_over_ranks
+    from hyper_parallel_tests.harness.judging.parity import train as train
     from hyper_parallel_tests.harness.marks import contract as contract
     from hyper_parallel_tests.harness.world import World as World
 
 _HOMES = {
     "contract": "marks",
     "World": "world",
-    "trace": "judging",
+    "trace": "judging.trace",
     "assert_close": "judging.parity",
+    "assert_differs": "judging.parity",
     "assert_parity": "judging.parity",
+    "mean_over_ranks": "judging.parity",
     "train": "judging.parity",
     "assert_bitwise_repeatable": "judging.determinism",
 }
 
-__all__ = ["World", "assert_bitwise_repeatable", "assert_close", "assert_parity", "contract", "trace", "train"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +39,4 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"hyper_parallel_tests.harness has no {name!r}; it offers {', '.join(__all__)}")
     module = importlib.import_module(f"{__name__}.{home}")
-    if name == "trace":
-        return importlib.import_module(f"{__name__}.judging.trace")
-    return getattr(module, name)
+    return module if home.endswith(f".{name}") else getattr(module, name)

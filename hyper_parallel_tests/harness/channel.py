@@ -87,10 +87,11 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Pending:
-    """Answer to a request for the latest collectives of a rank, oldest first."""
+class Evidence:
+    """What a rank tells of itself while a case runs: its latest collectives, oldest first, and its Python stacks."""
 
     collectives: tuple[str, ...]
+    stacks: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pytest
 
 from hyper_parallel_tests.harness import channel, marks
 from hyper_parallel_tests.harness.expectations import Expectations
-from hyper_parallel_tests.harness.group import CaseRecord, Group, Interrupted, StartError
+from hyper_parallel_tests.harness.group import WATCHDOG, CaseRecord, Group, Interrupted, StartError, UsageError
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.rank import Orders
 from hyper_parallel_tests.harness.verdict import Verdict, judge
@@ -112,12 +112,16 @@ class Conductor:
     def run_one(self, info: channel.CaseInfo, order: channel.Run, fault: str = "", limit: float = 0.0) -> tuple[Verdict, CaseRecord]:
         """Run one case; `limit` in seconds overrides the case's own."""
         group = self.group(fault)
+        limit = self._limit(info, limit)
+        left = self._time_left()
         try:
-            record = group.run(order, self._limit(info, limit))
+            record = group.run(order, max(1.0, min(limit, left)))
         except Interrupted as interruption:
             self._reporter.case(info, judge(info, interruption.record, self._reporter.statements), interruption.record)
             self.drop()
             raise interruption.__cause__ from None
+        if record.stopped == WATCHDOG and left < limit:
+            record.stopped = "the target's time was up"
         verdict = judge(info, record, self._reporter.statements)
         if not fault:
             verdict = self._expectations.hold(info, verdict, self._collected[0].engine_version)
@@ -125,14 +129,16 @@ class Conductor:
         return verdict, record
 
     def _limit(self, info: channel.CaseInfo, limit: float) -> float:
-        """Seconds for the next case: its own watchdog, but never beyond the target's time."""
+        """Seconds that a case may take."""
         if self.options.pdb_rank is not None:
             return float("inf")
-        limit = limit or self.options.watchdog or info.watchdog or marks.DEFAULT_WATCHDOG_S
-        if self.options.target_timeout is None:
-            return limit
-        left = self.options.target_timeout - _MARGIN_S - (time.monotonic() - self._begun)
-        return max(1.0, min(limit, left))
+        return limit or self.options.watchdog or info.watchdog or marks.DEFAULT_WATCHDOG_S
+
+    def _time_left(self) -> float:
+        """Seconds until the conductor must write its reports, whatever still runs."""
+        if self.options.target_timeout is None or self.options.pdb_rank is not None:
+            return float("inf")
+        return self.options.target_timeout - _MARGIN_S - (time.monotonic() - self._begun)
 
     def time_is_up(self) -> bool:
         """Whether the target's time is spent, so that no further case may start."""
@@ -259,6 +265,8 @@ class CasesSession:
             self._run(session)
         except StartError as error:
             report_error(self._reporter, session, "start", str(error))
+            if isinstance(error, UsageError):
+                raise pytest.UsageError("the ranks' pytest sessions refused their arguments") from None
         except Terminated:
             print("conductor: SIGTERM, no further case was run", file=sys.stderr)
             session.testsfailed += 1

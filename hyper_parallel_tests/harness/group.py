@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
 from hyper_parallel_tests.harness import channel, processes, ranks, stacks
 from hyper_parallel_tests.harness.rank import STACKS_SIGNAL, Orders, main
 
 # Once a rank has failed or died, its peers get this long to say what they saw; then they are stopped.
 SETTLE_S = 5.0
+# Why the ranks of a case were stopped; any other reason lies outside of the case.
+WATCHDOG, PEER_FAILED = "watchdog", "a peer failed"
 # A rank answers a request for its stacks or its collectives within this time, or not at all.
-_ANSWER_S = 2.0
+_ANSWER_S = 3.0
+_NO_ANSWER = "no answer: the process does not run Python code any more"
 _LOG_LIMIT = 512 * 2**20
 _HEAD, _TAIL = 8 * 2**10, 24 * 2**10
 
@@ -123,7 +128,8 @@ class Group:
             raise StartError(self._start_failure([rank], 0.0)) from None
         if isinstance(word, channel.NotStarted):
             said = _excerpt(self._orders.log(rank), 0).strip()
-            raise UsageError(f"pytest did not start on rank {rank} (its exit code: {word.exit_code})\n{said}")
+            kind = UsageError if word.exit_code == pytest.ExitCode.USAGE_ERROR else StartError
+            raise kind(f"pytest did not start on rank {rank} (its exit code: {word.exit_code})\n{said}")
         return word
 
     def _accept(self) -> None:
@@ -141,10 +147,12 @@ class Group:
     def _start_failure(self, missing: list[int], limit_s: float) -> str:
         time.sleep(0.1)
         said = []
+        up = [rank for rank in missing if self._ranks.exit_code(rank) is None]
+        stuck = self._stacks(up, self._ask(up))
         for rank in missing:
             code = self._ranks.exit_code(rank)
             how = processes.exit_text(code) if code is not None else f"not up after {limit_s:.0f} s"
-            where = self._stacks(rank) if code is None else stacks.readable(_read_from(self._orders.stacks(rank), 0))
+            where = stuck.get(rank) or stacks.readable(_read_from(self._orders.stacks(rank), 0))
             said.append(f"rank {rank}: {how}\n{_excerpt(self._orders.log(rank), 0)}{where}")
         return "ranks did not come up\n" + "\n".join(said)
 
@@ -163,7 +171,8 @@ class Group:
         try:
             self._follow(record, begun + limit_s, offsets)
         except BaseException as interruption:
-            record.stopped = f"interrupted: {interruption}"
+            how = "SIGINT" if isinstance(interruption, KeyboardInterrupt) else str(interruption)
+            record.stopped = f"interrupted by {how}"
             raise Interrupted(record) from interruption
         finally:
             self._gather_evidence(record, offsets)
@@ -178,7 +187,7 @@ class Group:
             if settle == float("inf") and any(one.failed or one.died_at is not None for one in record.ranks):
                 settle = now + SETTLE_S
             if now >= min(deadline, settle):
-                record.stopped = "watchdog" if deadline <= settle else "a peer failed"
+                record.stopped = WATCHDOG if deadline <= settle else PEER_FAILED
                 return
             if any(_size(self._orders.log(one.rank)) - offsets[one.rank].log > _LOG_LIMIT for one in waiting):
                 record.stopped = f"it wrote more than {_LOG_LIMIT // 2**20} MiB of output"
@@ -212,86 +221,94 @@ class Group:
     def _gather_evidence(self, record: CaseRecord, offsets: list[_Offsets]) -> None:
         """Fill in what the report of a troubled case quotes; ranks are asked together, so that silent ones cost once."""
         if not record.clean:
-            alive = [one for one in record.ranks if one.died_at is None]
-            stuck = self._request_stacks([one.rank for one in record.ranks if not one.finished])
-            answers = self._collectives([one.rank for one in alive])
+            answers = self._ask([one.rank for one in record.ranks if one.died_at is None])
+            stuck = self._stacks([one.rank for one in record.ranks if not one.finished], answers)
             for one in record.ranks:
-                one.collectives = answers.get(one.rank, ())
                 one.output = _excerpt(self._orders.log(one.rank), offsets[one.rank].log)
                 if one.died_at is not None:
                     one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
-            for rank, text in self._read_stacks(stuck).items():
-                record.ranks[rank].stacks = text or f"no Python stacks: the process is {processes.state_of(self.pids[rank])}"
+                    continue
+                one.stacks = stuck.get(one.rank, "")
+                one.collectives = answers[one.rank].collectives if one.rank in answers else (_NO_ANSWER,)
         for one in record.ranks:
             _shorten(self._orders.log(one.rank), offsets[one.rank].log)
 
-    def _collectives(self, asked: list[int]) -> dict[int, tuple[str, ...]]:
-        """The latest collectives of the ranks that answer; a sentence for those that do not."""
+    def _ask(self, asked: list[int]) -> dict[int, channel.Evidence]:
+        """What ranks tell of themselves; a rank that runs no Python code any more is missing."""
         self._accept()
-        answers: dict[int, tuple[str, ...]] = {}
+        answers: dict[int, channel.Evidence] = {}
         probes = {rank: probe for rank in asked if (probe := self._probes[rank]) is not None}
         for probe in probes.values():
             with contextlib.suppress(OSError):
-                probe.send("collectives")
+                probe.send("evidence")
         end = time.monotonic() + _ANSWER_S
         for rank, probe in probes.items():
-            answers[rank] = ("no answer: the process does not run Python code any more",)
             with contextlib.suppress(OSError, EOFError):
                 if probe.poll(max(0.0, end - time.monotonic())):
-                    answers[rank] = probe.recv().collectives
+                    answers[rank] = probe.recv()
         return answers
 
-    def _request_stacks(self, asked: list[int]) -> dict[int, int]:
-        """Have ranks write the Python stacks of all their threads; returns where in its file each begins to."""
-        begins = {rank: _size(self._orders.stacks(rank)) for rank in asked}
-        for rank in asked:
+    def _stacks(self, asked: list[int], answers: dict[int, channel.Evidence]) -> dict[int, str]:
+        """The Python stacks of ranks: from their answers, by faulthandler's signal from those that gave none.
+
+        The signal is the second choice, since its handler may crash beside another thread that runs Python code.
+        """
+        silent = [rank for rank in asked if rank not in answers]
+        found = {rank: stacks.readable(answers[rank].stacks) for rank in asked if rank in answers}
+        for rank in found:
+            with self._orders.stacks(rank).open("a") as file:
+                file.write(answers[rank].stacks)
+        begins = {rank: _size(self._orders.stacks(rank)) for rank in silent}
+        for rank in silent:
             with contextlib.suppress(OSError):
                 os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
-        return begins
+        for rank, text in self._read_stacks(begins).items():
+            found[rank] = text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
+        return found
 
     def _read_stacks(self, begins: dict[int, int]) -> dict[int, str]:
         """The requested stacks, once they stand complete in their files."""
         end = time.monotonic() + _ANSWER_S
         sizes: dict[int, int] = {}
-        while time.monotonic() < end:
+        while begins and time.monotonic() < end:
             seen, sizes = sizes, {rank: _size(self._orders.stacks(rank)) for rank in begins}
             if sizes == seen and all(sizes[rank] > begins[rank] for rank in begins):
                 break
             time.sleep(0.02)
         return {rank: stacks.readable(_read_from(self._orders.stacks(rank), begin)) for rank, begin in begins.items()}
 
-    def _stacks(self, rank: int) -> str:
-        return self._read_stacks(self._request_stacks([rank]))[rank]
-
     # -- end
 
     def finish(self, grace_s: float = 10.0) -> str:
         """End the session on all ranks; returns what went wrong, empty when all left by themselves."""
+        begins = [_size(self._orders.log(rank)) for rank in range(len(self._lines))]
         for line in self._lines:
             with contextlib.suppress(OSError):
                 line.send(channel.Finish())
         left = self._ranks.leave(grace_s)
         if not left:
             self._close()
-            codes = {rank: self._ranks.exit_code(rank) for rank in range(len(self._lines))}
-            return "; ".join(f"rank {rank} {processes.exit_text(code)} at the end of the session" for rank, code in codes.items() if code)
-        where = "\n".join(f"rank {rank}:\n{self._stacks(rank)}" for rank in left)
+            failed = {rank: code for rank in range(len(begins)) if (code := self._ranks.exit_code(rank))}
+            said = [f"rank {rank}:\n{_excerpt(self._orders.log(rank), begins[rank])}".strip() for rank in failed]
+            how = [f"rank {rank} {processes.exit_text(code)} at the end of the session" for rank, code in failed.items()]
+            return "\n".join(["; ".join(how), *said]).strip()
+        where = "\n".join(f"rank {rank}:\n{text}" for rank, text in self._stacks(left, self._ask(left)).items())
         self.kill()
         return f"ranks {left} did not leave within {grace_s:.0f} s of the end of the session\n{where}"
 
     def kill(self) -> None:
         """End all ranks at once, with everything that they started."""
-        pids = list(self._ranks.pids)
         self._ranks.kill()
         self._close()
-        for pid in pids:
-            for segment in Path("/dev/shm").glob(f"torch_{pid}_*"):
-                segment.unlink(missing_ok=True)
 
     def _close(self) -> None:
+        """Give back what ranks that are gone held; torch's shared memory outlives a process that ends in no good order."""
         for line in [*self._lines, *self._probes]:
             if line is not None:
                 line.close()
+        for pid in self._ranks.pids:
+            for segment in Path("/dev/shm").glob(f"torch_{pid}_*"):
+                segment.unlink(missing_ok=True)
 
 
 class Interrupted(Exception):

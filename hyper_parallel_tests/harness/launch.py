@@ -90,11 +90,12 @@ def _modules_to_load(options: Options) -> list[str]:
 
     A target of one card without an engine does not pay for torch.
     """
+    torch = ["torch", "torch.distributed", "hyper_parallel_tests.harness.judging.flight"]
     folder = engine_folder(options.engine)
     if folder is None:
-        return ["torch", "torch.distributed"] if options.cards > 1 else []
+        return torch if options.cards > 1 else []
     names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.name.startswith("_")]
-    return ["torch", "torch.distributed", *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
+    return [*torch, *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
 
 
 def _statements(options: Options) -> dict[str, str]:
@@ -121,12 +122,14 @@ def _leftovers() -> list[int]:
 def _folder(options: Options) -> Iterator[Path]:
     """A folder for everything temporary, also of what torch starts here; gone at the end."""
     folder = Path(tempfile.mkdtemp(prefix="hyper_parallel_tests-", dir=options.tmpdir))
-    # The fork server's socket needs a short path, and Bazel's folders have long ones.
+    # Sockets of the fork server and of torch need short paths, and Bazel's folders have long ones.
     sockets = Path(tempfile.mkdtemp(prefix="hyper_parallel_tests-", dir="/tmp"))
     ranks.keep_sockets_in(sockets)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    short = sockets / "tmp"
+    short.symlink_to(folder.absolute())
+    os.environ["TMPDIR"] = tempfile.tempdir = str(short)
     try:
-        yield folder
+        yield short
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(sockets, ignore_errors=True)

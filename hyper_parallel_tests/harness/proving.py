@@ -52,9 +52,14 @@ class ProvingSession:
             if self._conductor.time_is_up():
                 raise StartError("the target's time is up; not proven:\n" + "\n".join(left.id for left in mine[number:]))
             started = time.time()
-            verdict, properties = self._prove(one)
+            try:
+                verdict, properties = self._prove(one)
+            except StartError as error:
+                text = f"{one.id}: the ranks did not start with the fault applied, so it proves nothing\n{error}"
+                verdict, properties = Verdict("error", (), None, text.partition("\n")[0], text), [("fault", one.id)]
             nodeid = f"faults/{one.capability}::{one.id}"
             location = (f"faults/{one.capability}", None, one.id)
+            properties.append(("verdict", verdict.kind))
             self._reporter.outcome(nodeid, location, verdict, started, time.time() - started, properties)
             if session.shouldfail or session.shouldstop:
                 break
@@ -85,10 +90,7 @@ class ProvingSession:
         for index, info in enumerate(self._cases):
             if contract not in info.contracts:
                 continue
-            try:
-                verdict, _ = self._conductor.run_one(info, channel.Run(index, None), one.id, one.watchdog or 0.0)
-            except StartError as error:
-                return "", [*tried, f"the fault could not be applied: {error}"]
+            verdict, _ = self._conductor.run_one(info, channel.Run(index, None), one.id, one.watchdog or 0.0)
             objection = _objection(one, verdict)
             if not objection:
                 return f"{info.nodeid} ({verdict.kind} on rank {verdict.first})", tried

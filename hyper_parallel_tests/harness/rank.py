@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from hyper_parallel_tests.harness import channel, fixtures, hygiene, marks, processes
+from hyper_parallel_tests.harness import channel, fixtures, hygiene, marks, processes, ranks, stacks
 from hyper_parallel_tests.harness.options import Options
 
 STACKS_SIGNAL = signal.SIGUSR2
@@ -75,6 +75,7 @@ def main(orders: Orders) -> None:
 def _settle_in(orders: Orders, rank: int) -> None:
     """Tie this process to its group: its death, its output, its stacks, its folder."""
     processes.die_with_parent()
+    ranks.let_fork_server_go()
     # A process that outlives its own parent is then still seen, and on the rank whose case has started it.
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,14 +86,16 @@ def _settle_in(orders: Orders, rank: int) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-    stacks = open(orders.stacks(rank), "a")  # noqa: SIM115  faulthandler writes to it until the end
-    faulthandler.enable(stacks, all_threads=True)
-    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True, chain=False)
+    file = open(orders.stacks(rank), "a")  # noqa: SIM115  faulthandler writes to it until the end
+    faulthandler.enable(file, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file, all_threads=True, chain=False)
     os.chdir(orders.directory)
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
     own = orders.temporary / f"rank{rank}.tmp"
     own.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
+    # Where torch chooses this itself, on the first optimizer, the first case would seem to have changed the environment.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own / "inductor"))
 
 
 def _take_terminal(conductor: str) -> None:
@@ -117,11 +120,11 @@ def _for_ranks(pytest_args: Sequence[str]) -> list[str]:
 
 
 def _answer_probes(line: Connection) -> None:
-    """Tell the latest collectives whenever asked: the main thread may be stuck in one of them."""
+    """Tell what the other threads are doing whenever asked: the main thread may be stuck in a collective."""
     while True:
         try:
             line.recv()
-            line.send(channel.Pending(_last_collectives()))
+            line.send(channel.Evidence(_last_collectives(), stacks.of_this_process()))
         except (EOFError, OSError):
             return
 
@@ -131,7 +134,10 @@ def _last_collectives() -> tuple[str, ...]:
         return ()
     from hyper_parallel_tests.harness.judging import flight
 
-    return tuple(flight.last_collectives(10, since_ns=_case_started_ns))
+    try:
+        return tuple(flight.last_collectives(10, since_ns=_case_started_ns))
+    except Exception as error:
+        return (f"the flight recorder cannot be read: {type(error).__name__}: {error}",)
 
 
 class _Reporter:
@@ -166,6 +172,9 @@ class _Reporter:
                 apply(self._orders.fault, self._rank, self._reached, self._orders.options.faults)
             except (FaultDoesNotFit, KeyError) as error:
                 self._errors.append(f"{type(error).__name__}: {error.args[0]}")
+            except Exception as error:
+                where = traceback.format_exception(error, limit=-2)
+                self._errors.append(f"fault {self._orders.fault} fails when it is applied:\n{''.join(where)}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -183,7 +192,7 @@ class _Reporter:
         if report.failed:
             self._errors.append(f"{report.nodeid or 'collection'}: {report.longreprtext}")
         elif report.skipped:
-            self._errors.append(f"{report.nodeid}: a whole file may not be skipped: {report.longreprtext}")
+            self._errors.append(f"{report.nodeid}: a whole file may not be skipped: {_skip_reason(report)}")
 
     # -- the loop
 

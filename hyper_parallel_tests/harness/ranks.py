@@ -34,6 +34,18 @@ def start_fork_server(modules: Sequence[str]) -> None:
     multiprocessing.forkserver.ensure_running()
 
 
+def let_fork_server_go() -> None:
+    """In a rank: give up the hold on the fork server that it was born with.
+
+    The fork server lives as long as anybody holds it. Only the conductor may, or ranks in the middle of a case would
+    outlive a conductor that is killed.
+    """
+    server = multiprocessing.forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+
+
 class Ranks(Protocol):
     """A group of rank processes; `pids[r]` is the process of rank r."""
 

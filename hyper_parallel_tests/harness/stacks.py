@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-
+import sys
+import threading
+import traceback
 # The frames that carry a case: what lies below them is the same in every report.
 _CARRIERS = re.compile(r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"')
 _OWN_THREAD = "in _answer_probes"
@@ -19,6 +21,24 @@ def readable(raw: str) -> str:
     blocks = [raw[start:end] for start, end in zip(starts, [*starts[1:], len(raw)], strict=True)]
     kept = [_cut(block) for block in blocks if _OWN_THREAD not in block]
     return "\n".join([raw[: starts[0]].strip(), *kept]).strip()
+
+
+def of_this_process() -> str:
+    """The stacks of all threads but the calling one, as faulthandler writes them, the main thread last.
+
+    It takes the interpreter's lock, so that it is safe beside threads that run, which faulthandler's signal is not.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    main = threading.main_thread().ident
+    blocks = []
+    for ident in sorted(frames, key=lambda one: one == main):
+        lines = [f"Thread 0x{ident:016x} [{names.get(ident, 'unknown')}] (most recent call first):"]
+        for frame, number in traceback.walk_stack(frames[ident]):
+            lines.append(f'  File "{frame.f_code.co_filename}", line {number} in {frame.f_code.co_name}')
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
 
 
 def main_thread(stacks: str) -> list[str]:

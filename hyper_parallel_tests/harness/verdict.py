@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hyper_parallel_tests.harness import processes, stacks
 from hyper_parallel_tests.harness.channel import CaseInfo, Phase
-from hyper_parallel_tests.harness.group import CaseRecord, RankRecord
+from hyper_parallel_tests.harness.group import PEER_FAILED, WATCHDOG, CaseRecord, RankRecord
 
 # What a rank sees when another one is gone or stuck: a consequence, never the cause while another rank has a cause.
 _SYMPTOM = re.compile(
@@ -15,6 +15,8 @@ _SYMPTOM = re.compile(
     r"|timed? ?out (waiting|after)|wait timeout|application timeout|aborted by another rank|remote process exited",
     re.IGNORECASE,
 )
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_LINE_LIMIT = 300
 _PENDING = re.compile(r"\bPENDING\b|\bis inside\b|\bwaits at\b")
 
 
@@ -22,8 +24,8 @@ _PENDING = re.compile(r"\bPENDING\b|\bis inside\b|\bwaits at\b")
 class RankVerdict:
     """What one rank contributes.
 
-    `kind` is passed, skipped, assertion, error, leak, crash, hang, waiting (stopped because a peer had failed) or peer
-    (an error that only says that a peer is gone).
+    `kind` is passed, skipped, assertion, error, leak, crash, hang, waiting (stopped for a reason that is not its own) or
+    peer (an error that only says that a peer is gone).
     """
 
     rank: int
@@ -43,7 +45,8 @@ class Verdict:
     """The judgement of one case over all its ranks.
 
     Attributes:
-        kind: passed, skipped, assertion, error, leak, crash, hang, uneven, stopped.
+        kind: passed, skipped, assertion, error, leak, crash, hang, uneven (ranks disagree about skipping), stopped (from
+            outside: an interruption, the target's time, too much output).
         ranks: one entry a rank.
         first: the rank that failed first by its own doing, None where none failed.
         headline: one line for summaries.
@@ -81,9 +84,16 @@ def judge(info: CaseInfo, record: CaseRecord, statements: dict[str, str] | None 
         kind, first = "uneven", next(one for one in each if one.kind == "skipped")
     else:
         first = _first_cause(each, record)
-        kind = {"waiting": "hang", "peer": "error"}.get(first.kind, first.kind)
-    headline = _headline(kind, first, each, record)
-    return Verdict(kind, each, first.rank, headline, _report(info, record, each, first, headline, statements or {}), reached)
+        waited = "hang" if record.stopped == PEER_FAILED else "stopped"
+        kind = {"waiting": waited, "peer": "error"}.get(first.kind, first.kind)
+    headline = _printable(_headline(kind, first, each, record))
+    text = _printable(_report(info, record, each, first, headline, statements or {}))
+    return Verdict(kind, each, first.rank, headline, text, reached)
+
+
+def _printable(text: str) -> str:
+    """`text` with what a terminal would act on, or could not show, as escapes."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode-escape").decode(), text)
 
 
 def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
@@ -96,7 +106,7 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
         how = processes.exit_text(one.exit_code) if one.exit_code is not None else "its line to the launcher was cut"
         return RankVerdict(one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}")
     if one.done is None:
-        kind = "hang" if record.stopped == "watchdog" else "waiting"
+        kind = "hang" if record.stopped == WATCHDOG else "waiting"
         return RankVerdict(one.rank, kind, record.started + record.limit, _where(one))
     skipped = next((phase for phase in one.phases if phase.kind == "skipped"), None)
     if skipped is not None:
@@ -132,15 +142,16 @@ def _first_cause(each: tuple[RankVerdict, ...], record: CaseRecord) -> RankVerdi
 def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], record: CaseRecord) -> str:
     failed = [one.rank for one in each if one.kind == first.kind or one.kind not in {"passed", "skipped", "waiting", "peer"}]
     of = f"of {len(each)}"
-    line = first.summary.strip().splitlines()[0] if first.summary.strip() else ""
+    line = first.summary.strip().partition("\n")[0]
+    line = line if len(line) <= _LINE_LIMIT else f"{line[:_LINE_LIMIT]}..."
     if kind == "uneven":
         skipping = [one.rank for one in each if one.kind == "skipped"]
         others = "the others ran" if len(skipping) < len(each) else "for different reasons"
         return f"uneven: {_ranks(skipping)} {of} skipped, {others}: {line}"
-    if kind == "hang":
+    if kind in {"hang", "stopped"}:
         stuck = [one.rank for one in each if one.kind in {"hang", "waiting"}]
-        why = f"after {record.limit:.0f} s" if record.stopped == "watchdog" else f"stopped: {record.stopped}"
-        return f"hang: {_ranks(stuck)} {of} did not finish ({why}); rank {first.rank} {line}"
+        why = f"after {record.limit:.0f} s" if record.stopped == WATCHDOG else record.stopped
+        return f"{kind}: {_ranks(stuck)} {of} did not finish ({why}); rank {first.rank} {line}"
     where = f" in {first.phase.when}" if first.phase is not None else ""
     return f"{kind}: {_ranks(failed)} {of}; first rank {first.rank}{where}: {line}"
 

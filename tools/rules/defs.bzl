@@ -1,8 +1,10 @@
 """Tests of the net: see layer_test first."""
 
-load("//tools/rules/private:layer_test.bzl", _fault_test = "fault_test", _layer_suites = "layer_suites", _layer_test = "layer_test")
+load("//tools/rules/private:layer_test.bzl", _ENGINE_PRESENT = "ENGINE_PRESENT", _fault_test = "fault_test", _layer_suites = "layer_suites", _layer_test = "layer_test")
 load("//tools/rules/private:package_sources.bzl", _package_sources = "package_sources")
 load("//tools/rules/private:torchrun_test.bzl", _torchrun_test = "torchrun_test")
+
+ENGINE_PRESENT = _ENGINE_PRESENT
 
 fault_test = _fault_test
 layer_suites = _layer_suites

@@ -179,7 +179,7 @@ def test_a_wrong_loss_alone_is_caught():
     text = report(altered(lambda parts: parts.update(loss=parts["loss"] + 1e-3)))
     assert "  loss    DIFFERS  1 of 2 compared" in text
     assert "  norm    agrees   2 compared" in text
-    assert "  tensors agrees   16 compared" in text
+    assert "  tensors agrees   20 compared" in text
     assert "loss: first out of tolerance: step 1" in text
 
 
@@ -198,7 +198,7 @@ def test_a_wrong_element_alone_is_caught(what, step):
     text = report(altered(lambda parts: bump(parts, what, "layers.1.bias", (2,), 1e-4), step))
     assert "  loss    agrees" in text
     assert "  norm    agrees" in text
-    assert "  tensors DIFFERS  1 of 16 compared" in text
+    assert "  tensors DIFFERS  1 of 20 compared" in text
     assert "the norms agree although the elements do not" in text
 
 
@@ -244,7 +244,7 @@ def test_not_finite_is_caught_everywhere(bad):
 def test_not_finite_on_both_sides_is_no_parity():
     """A baseline that diverged proves nothing about a candidate that diverged too."""
     diverged = altered(lambda parts: parts.update(loss=float("nan")))
-    assert "NaN or Inf in the candidate and the baseline" in report(diverged, diverged)
+    assert "NaN or Inf in the candidate and the baseline" in report(diverged, replace(diverged))
 
 
 @pytest.mark.parametrize(
@@ -265,6 +265,12 @@ def test_tensors_must_be_the_same_ones(change, said):
     assert said in report(altered(lambda parts: change(parts["grads"])))
 
 
+def test_runs_that_start_apart_are_told_so_first():
+    """Other initial parameters are the first thing that the report names."""
+    apart = train(mlp(width=4, depth=2, seed=1), BATCHES, mlp_loss, optimizer=sgd)
+    assert "tensors: first out of tolerance: parameter layers.0.weight at the start" in report(apart)
+
+
 def test_runs_of_different_length_are_not_alike():
     """Steps and updates must match before anything is compared."""
     assert "the runs are not alike" in report(replace(run(), steps=run().steps[:1]))
@@ -278,14 +284,14 @@ def test_no_steps_is_an_error():
     """Nothing compared is no pass."""
     empty = replace(run(), steps=())
     with pytest.raises(VacuousComparison, match="no gradient to compare"):
-        assert_parity(empty, empty, ROW)
+        assert_parity(empty, replace(empty), ROW)
 
 
 def test_no_gradients_is_an_error():
     """A frozen model has nothing to compare."""
     frozen = replace(run(), steps=tuple(replace(step, grads={}) for step in run().steps))
     with pytest.raises(VacuousComparison, match="no gradient to compare"):
-        assert_parity(frozen, frozen, ROW)
+        assert_parity(frozen, replace(frozen), ROW)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-8])
@@ -316,11 +322,18 @@ def test_zero_baseline_against_a_real_candidate_fails_as_a_difference():
         assert_parity(zero, run(optimizer=None), ROW)
 
 
+def test_a_run_is_no_baseline_of_itself():
+    """One run given for both sides is an error."""
+    track = run()
+    with pytest.raises(VacuousComparison, match="the candidate is the baseline"):
+        assert_parity(track, track, ROW)
+
+
 def test_an_optimizer_that_moves_nothing_is_an_error():
     """With a learning rate of zero the second step shows nothing."""
     still = run(optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
     with pytest.raises(VacuousComparison, match="moved no parameter"):
-        assert_parity(still, still, ROW)
+        assert_parity(still, replace(still), ROW)
 
 
 # -- single tensors

@@ -130,6 +130,31 @@ def test_collectives_of_a_subgroup_carry_its_global_ranks():
     assert (len(sent), sent[0].bytes) == (3, 8)
 
 
+class Summed(torch.Tensor):
+    """A tensor that sends by itself as distributed tensors do: each operation costs an all-reduce."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Summed:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        dist.all_reduce(args[0].inner)
+        return func(args[0].inner)
+
+
+@pytest.mark.usefixtures("four_ranks")
+def test_collectives_of_tensor_subclasses_are_seen():
+    """What a subclass sends while it carries out an operation is seen, and once."""
+    tensor = Summed(torch.ones(2))
+    with trace.collectives() as sent:
+        tensor.neg()
+    assert sent.ops() == ["all_reduce"]
+
+
 @pytest.mark.usefixtures("four_ranks")
 def test_collectives_end_with_the_block():
     """What comes after the block is not recorded, and what is no collective never."""
@@ -202,6 +227,28 @@ def test_storage_that_is_dropped_counts_as_freed():
         gc.collect()
         storage.sample("dropped")
     assert storage.unsharded_bytes_after("dropped") == 0
+
+
+class FreeingAtTheEnd(Gathering):
+    """Gathers before forward and frees after backward, by a callback that the last gradient queues."""
+
+    def free(self) -> None:
+        self.weight = self.shard
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        whole = self.whole
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        inputs.register_hook(lambda _: queue(lambda: whole.untyped_storage().resize_(0)))
+        return super().forward(inputs)
+
+
+def test_storage_is_sampled_after_the_engines_own_end_of_backward():
+    """What an engine frees in its end-of-backward callback is freed in the sample, also if queued late."""
+    model = FreeingAtTheEnd(leaky=True)
+    with trace.storage(model) as storage:
+        model(torch.ones(1, 1, requires_grad=True) * 2).sum().backward()
+    assert storage.unsharded_bytes_after("backward_pre root") == 32
+    assert storage.unsharded_bytes_after("backward") == 0
 
 
 def test_storage_samples_backward_by_module_and_at_its_end():

@@ -159,7 +159,8 @@ def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, ze
 
     Raises:
         AssertionError: one of the three differs; the message has the verdict on all three.
-        VacuousComparison: nothing is compared, all gradients are zero or the optimizer moved nothing.
+        VacuousComparison: nothing is compared, all gradients are zero or too small for the tolerance, or the
+            optimizer moved nothing.
         TypeError: the tolerance is not from the ledger.
     """
     tolerance = verified(tolerance)
@@ -167,6 +168,8 @@ def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, ze
     if len(candidate.steps) != len(baseline.steps) or candidate.updates != baseline.updates:
         raise AssertionError(f"the runs are not alike: candidate {candidate}, baseline {baseline}")
     loss, norm, tensors = Findings("loss", []), Findings("norm", []), Findings("tensors", [])
+    for name, outcome in compare_named(candidate.start, baseline.start, tolerance, candidate.shards):
+        tensors.outcomes.append((f"parameter {name} at the start", outcome))
     for i, (ours, theirs) in enumerate(zip(candidate.steps, baseline.steps, strict=True)):
         loss.outcomes.append((f"step {i}", compare_numbers(ours.loss, theirs.loss, tolerance.loss)))
         norm.outcomes.append((f"step {i}", compare_numbers(ours.norm, theirs.norm, tolerance.norm)))
@@ -255,6 +258,8 @@ def _norm(tensors: Mapping[str, Tensor]) -> float:
 
 
 def _refuse_vacuous(candidate: Track, baseline: Track, tolerance: Tolerance, zero_because: str) -> None:
+    if candidate is baseline:
+        raise VacuousComparison("the candidate is the baseline: train the baseline on one card or under DDP")
     if not baseline.steps or not any(step.grads for step in baseline.steps):
         raise VacuousComparison(f"the baseline has no gradient to compare with: {baseline}")
     if zero_because:

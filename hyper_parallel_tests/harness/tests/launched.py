@@ -1,4 +1,4 @@
-"""Run a program through the launcher as a person or Bazel would, and read what it leaves: reports, files, processes."""
+"""Run a program through the launcher as a person or Bazel would, and read what it leaves behind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -23,6 +23,9 @@ PROGRAMS = Path(__file__).parent.relative_to(ROOT) / "programs"
 # Bounds of waits on conditions; a healthy machine is far below them.
 LIMIT_S = 240.0
 _GONE_S = 30.0
+_LOOK_AGAIN_S = 0.05
+_SAMPLE_S = 1.0
+_SHARED_MEMORY = Path("/dev/shm")
 
 _MARK = "HYPER_PARALLEL_TESTS_LAUNCHED"
 # What the launch around this test was told is not for the launch inside it.
@@ -40,6 +43,7 @@ class Case:
     first_rank: int | None
     message: str
     text: str
+    properties: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Run:
         cases: by name, in the order of the report; empty where there is no report.
         outputs: the folder that it was given for kept outputs.
         seconds: from start to end.
+        seconds_after_signal: from the last signal that it was sent to the end, 0 without one.
     """
 
     code: int
@@ -59,6 +64,7 @@ class Run:
     cases: dict[str, Case]
     outputs: Path
     seconds: float
+    seconds_after_signal: float
 
     def __getitem__(self, name: str) -> Case:
         assert name in self.cases, f"no case {name} in the report, only {list(self.cases)}\n{self.terminal}"
@@ -72,27 +78,39 @@ class Run:
 
 
 class Launch:
-    """A running launch. Its parts are found by a mark in their environment, wherever they hang in the process tree."""
+    """A running launch. Its processes are known by a mark in their environment, whoever their parents are."""
 
-    def __init__(self, folder: Path, words: list[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, words: Sequence[str], environment: Mapping[str, str], terminal: int | None = None
+    ) -> None:
+        """Start; `terminal` is a descriptor for input and output in place of none and a file."""
         self._mark = uuid.uuid4().hex
         self._folder = folder
         self.outputs = folder / "outputs"
         self.temporary = folder / "tmp"
         for each in (self.outputs, self.temporary):
             each.mkdir(parents=True)
-        self._segments = _segments()
+        self._segments: set[str] = set()
         self._begun = time.monotonic()
-        with (folder / "terminal").open("wb") as terminal, _interruptible():
+        self._signalled = 0.0
+        with (folder / "terminal").open("wb") as file, _interruptible():
             self._process = subprocess.Popen(
                 [*command(), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=terminal,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
+                stdout=file if terminal is None else terminal,
                 stderr=subprocess.STDOUT,
-                env=self._environment() | dict(environment or {}),
+                env=self._environment() | dict(environment),
                 cwd=ROOT,
                 process_group=0,
             )
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind, whatever has failed."""
+        processes.kill(list(self.running()))
+        self._process.wait()
 
     def _environment(self) -> dict[str, str]:
         own = {
@@ -103,10 +121,6 @@ class Launch:
             _MARK: self._mark,
         }
         return inherited() | own
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def terminal(self) -> str:
@@ -123,56 +137,74 @@ class Launch:
 
     def signal(self, number: int) -> None:
         """Send a signal to the launcher alone."""
+        self._signalled = time.monotonic()
         self._process.send_signal(number)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the launcher's process group, as a terminal does."""
-        os.killpg(self.pid, number)
+        self._signalled = time.monotonic()
+        os.killpg(self._process.pid, number)
 
     def end(self) -> Run:
         """Wait for the end, check that nothing is left, and read the reports.
 
         Raises:
-            AssertionError: it did not end, or left a process, a shared memory segment or a temporary file behind.
+            AssertionError: it did not end, or left a process, shared memory or a temporary file behind.
         """
         try:
-            code = self._process.wait(LIMIT_S)
-            seconds = time.monotonic() - self._begun
+            self._wait()
+            ended = time.monotonic()
             wait_until(lambda: not self.running(), "the end of all processes of the launch", _GONE_S)
-            wait_until(lambda: not self._orphaned_segments(), "an empty /dev/shm", _GONE_S)
-        except BaseException:
-            print(self.terminal)
-            print("still running:", *self.running().items(), "orphaned segments:", *self._orphaned_segments(), sep="\n")
+            wait_until(lambda: not self._left_segments(), "the end of its shared memory", _GONE_S)
+        except AssertionError:
+            print(self.terminal, *self.running().items(), *self._left_segments(), sep="\n")
             raise
-        finally:
-            processes.kill(list(self.running()))
-            self._process.wait()
+        code = self._process.returncode
         if code >= 0:
             left = sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
             assert not left, f"left in the temporary folder: {left}"
-        return Run(code, self.terminal, _cases(self._folder / "test.xml"), self.outputs, seconds)
+        return Run(
+            code=code,
+            terminal=self.terminal,
+            cases=_cases(self._folder / "test.xml"),
+            outputs=self.outputs,
+            seconds=ended - self._begun,
+            seconds_after_signal=ended - self._signalled if self._signalled else 0.0,
+        )
 
-    def _orphaned_segments(self) -> list[str]:
-        """New shared memory segments that no process uses: other tests of this machine have theirs in use."""
-        new = _segments() - self._segments
-        return sorted(new - _mapped(new)) if new else []
+    def _wait(self) -> None:
+        """Wait for the end of the launcher, noting what shared memory the launch has in use meanwhile."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SAMPLE_S)
+                return
+            assert time.monotonic() < end, f"the launch did not end within {LIMIT_S:.0f} s"
+            self._segments |= _segments_of(self.running())
+
+    def _left_segments(self) -> list[str]:
+        """Shared memory that this launch was seen to use and that is still there; others have their own."""
+        return sorted(name for name in self._segments if (_SHARED_MEMORY / name).exists())
 
 
-def launch(folder: Path, program: str, *words: str, cards: int = 1, environment: Mapping[str, str] | None = None) -> Run:
+def launch(folder: Path, program: str, *words: str, cards: int = 1, **environment: str) -> Run:
     """Launch `programs/<program>.py` on `cards` ranks and wait for the end."""
-    return start(folder, program, *words, cards=cards, environment=environment).end()
+    with start(folder, program, *words, cards=cards, **environment) as running:
+        return running.end()
 
 
 def start(
-    folder: Path, program: str, *words: str, cards: int = 1, environment: Mapping[str, str] | None = None
+    folder: Path, program: str, *words: str, cards: int = 1, terminal: int | None = None, **environment: str
 ) -> Launch:
     """Launch `programs/<program>.py` on `cards` ranks."""
-    return Launch(folder, [f"--cards={cards}", str(PROGRAMS / f"{program}.py"), *words], environment)
+    file = str(PROGRAMS / f"{program}.py")
+    return Launch(folder, [f"--cards={cards}", file, *words], environment, terminal)
 
 
 def command() -> list[str]:
     """The launcher's command line without its arguments, by the interpreter and flags of this process."""
-    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-m", "hyper_parallel_tests.harness.launch"]
+    flags = subprocess._args_from_interpreter_flags()
+    return [sys.executable, *flags, "-m", "hyper_parallel_tests.harness.launch"]
 
 
 def inherited() -> dict[str, str]:
@@ -190,7 +222,7 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = LIMI
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, f"waited {limit_s:.0f} s for {what}"
-        time.sleep(0.02)
+        time.sleep(_LOOK_AGAIN_S)
 
 
 @contextmanager
@@ -215,19 +247,16 @@ def _marked(mark: bytes) -> Iterator[int]:
             yield int(entry.name)
 
 
-def _segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
-
-
-def _mapped(names: set[str]) -> set[str]:
-    """Those of the named segments that some process has mapped."""
+def _segments_of(pids: Iterable[int]) -> set[str]:
+    """Names of the shared memory that processes have mapped and that still has a name."""
     found: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+    for pid in pids:
         try:
-            text = maps.read_text()
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:
             continue
-        found |= {name for name in names if f"/dev/shm/{name}" in text}
+        mapped = [line.partition(f"{_SHARED_MEMORY}/")[2] for line in lines if f"{_SHARED_MEMORY}/" in line]
+        found.update(name for name in mapped if not name.endswith(" (deleted)"))
     return found
 
 
@@ -238,7 +267,7 @@ def _cases(xml: Path) -> dict[str, Case]:
 
 
 def _case(element: ElementTree.Element) -> Case:
-    properties = {one.get("name"): one.get("value") for one in element.iter("property")}
+    properties = {one.get("name", ""): one.get("value", "") for one in element.iter("property")}
     failure, skipped = element.find("failure"), element.find("skipped")
     result = failure if failure is not None else skipped
     outcome = "failed" if failure is not None else "skipped" if skipped is not None else "passed"
@@ -250,4 +279,5 @@ def _case(element: ElementTree.Element) -> Case:
         first_rank=None if first is None else int(first),
         message="" if result is None else result.get("message", ""),
         text="" if result is None else result.text or "",
+        properties=properties,
     )

@@ -24,7 +24,8 @@ _SIZES = {
     "l4": ("enormous", "eternal"),
 }
 
-_ENGINE_PRESENT = select({
+# For target_compatible_with: an engine that is not present makes a target SKIPPED, never silently green.
+ENGINE_PRESENT = select({
     "//tools/rules:engine_present": [],
     "//conditions:default": ["@platforms//:incompatible"],
 })
@@ -159,7 +160,7 @@ def _test(name, kind, cards, deps, data, mechanisms, size, timeout, tags, **kwar
         exec_properties = {"cards": str(cards)},
         size = size or default_size,
         tags = derived_tags(kind, cards, domain_of(native.package_name()), mechanisms) + tags,
-        target_compatible_with = _ENGINE_PRESENT,
+        target_compatible_with = ENGINE_PRESENT,
         timeout = timeout or (default_timeout if not size else None),
         **kwargs
     )

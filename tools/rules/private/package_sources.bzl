@@ -3,9 +3,18 @@
 _PATTERNS = [
     "*.bzl",
     "*.py",
+    "*.toml",
     "BUILD",
     "BUILD.bazel",
     "WORKSPACE",
+]
+
+# Not sources: what tools leave behind, and Bazel's links into its output, where a recursive glob would walk for minutes.
+_NOT_OURS = [
+    ".*",
+    "__pycache__",
+    "bazel-*",
+    "node_modules",
 ]
 
 # buildifier: disable=unnamed-macro
@@ -18,18 +27,27 @@ def package_sources(extra = []):
     Args:
       extra: files that the patterns do not cover, such as scripts without a suffix.
     """
+    entries = native.glob(
+        ["*"],
+        allow_empty = True,
+        exclude = _NOT_OURS,
+        exclude_directories = 0,
+    )
     below = native.subpackages(
         allow_empty = True,
-        exclude = ["bazel-*/**"],
-        include = ["**"],
+        exclude = _NOT_OURS,
+        include = ["*"],
+    )
+    deeper = native.subpackages(
+        allow_empty = True,
+        include = [entry + "/**" for entry in entries],
     )
     prefix = native.package_name() + "/" if native.package_name() else ""
     native.filegroup(
         name = "sources",
         srcs = extra + native.glob(
-            ["**/" + pattern for pattern in _PATTERNS],
+            _PATTERNS + ["{}/**/{}".format(entry, pattern) for entry in entries for pattern in _PATTERNS],
             allow_empty = True,
-            exclude = ["bazel-*/**"],
-        ) + ["//{}{}:sources".format(prefix, package) for package in below],
+        ) + ["//{}{}:sources".format(prefix, package) for package in below + deeper],
         visibility = ["//visibility:public"],
     )

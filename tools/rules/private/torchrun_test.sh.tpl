@@ -14,9 +14,8 @@ if [[ -n "$site" ]]; then
   [[ -e "$directory" ]] || directory="${runfiles%%/bazel-out/*}/external/$site"
   import_path+=":$directory"
 fi
-for directories in %{import_paths}; do
-  [[ -z "$directories" ]] || import_path+=":$directories"
-done
+import_paths=%{import_paths}
+import_path+="${import_paths:+:$import_paths}"
 
 executable_paths=%{executable_paths}
 export PATH="${executable_paths:+$executable_paths:}$PATH"

@@ -108,5 +108,6 @@ def naming_tests():
     }.items():
         rule(
             name = name,
+            size = "small",
             tags = ["l0"],
         )

@@ -13,12 +13,18 @@ import torch
 from hyper_parallel_tests.harness.tests.programs.neighbour import neighbour
 
 # Nothing but SIGKILL ends it.
-_STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+_STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+signal.pause()
+"""
 _DAEMON = f"""
 import os
-if os.fork() == 0:
-    os.setsid()
-    {_STUBBORN}
+if os.fork():
+    os._exit(0)
+os.setsid()
+{_STUBBORN}
 """
 
 

@@ -44,14 +44,14 @@ test_neighbour_after_binary = neighbour
 
 
 def test_long_assertion(world):
-    assert "a" * 20 * MIB == "b" * 20 * MIB
+    assert "a" * 2 * MIB == "b" * 2 * MIB
 
 
 test_neighbour_after_long_assertion = neighbour
 
 
 def test_long_message(world):
-    raise ValueError("z" * 20 * MIB)
+    raise ValueError("z" * 2 * MIB)
 
 
 test_neighbour_after_long_message = neighbour

@@ -1,0 +1,115 @@
+"""Reading BUILD files: which test files a target has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.contract_check.build_files import Unreadable, build_file_of, layer_tests
+
+FILES = [
+    "l0_a_test.py",
+    "l0_b_test.py",
+    "l1_a_test.py",
+    "setting.py",
+    "deep/l0_c_test.py",
+    "other/l0_d_test.py",
+]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package with some files, and one below it that is a package of its own."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "other/BUILD.bazel").touch()
+    return tmp_path
+
+
+def targets(package: Path, text: str) -> dict[str, list[str]]:
+    """Target name -> source files of a BUILD file."""
+    (package / "BUILD.bazel").write_text(text)
+    return {target.name: list(target.srcs) for target in layer_tests(package / "BUILD.bazel")}
+
+
+@pytest.mark.parametrize(
+    ("srcs", "files"),
+    [
+        ('["l0_a_test.py", ":l0_b_test.py"]', ["l0_a_test.py", "l0_b_test.py"]),
+        ('glob(["l0_*_test.py"])', ["l0_a_test.py", "l0_b_test.py"]),
+        ('glob(include = ["l?_a_test.py"])', []),
+        ('glob(["*_test.py"], exclude = ["l1_*"])', ["l0_a_test.py", "l0_b_test.py"]),
+        ('glob(["**/l0_*_test.py"])', ["deep/l0_c_test.py", "l0_a_test.py", "l0_b_test.py"]),
+        ('glob(["deep/**"])', ["deep/l0_c_test.py"]),
+        ('glob(["l1_*"]) + ["l0_a_test.py"]', ["l1_a_test.py", "l0_a_test.py"]),
+        ("FILES", ["l1_a_test.py"]),
+    ],
+)
+def test_srcs_are_evaluated(package, srcs, files):
+    """Lists, globs, sums and names of the file; a glob stops where another package begins."""
+    head = 'load("//tools/rules:defs.bzl", "layer_test")\nFILES = ["l1_a_test.py"]\n'
+    text = f'{head}layer_test(name = "l0", srcs = {srcs})\n'
+    assert targets(package, text) == {"l0": files}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '"l1_{}card".format(n)',
+        '"l1_{cards}card".format(cards = n)',
+        '"l1_%dcard" % n',
+        '"%s_%dcard" % ("l1", n)',
+        '"l1_" + str(n) + "card"',
+    ],
+)
+def test_targets_of_a_comprehension_are_read(package, name):
+    """A target for each number of cards, whichever way its name is put together."""
+    text = f'CARDS = [2, 4]\n[layer_test(name = {name}, srcs = ["l1_a_test.py"]) for n in CARDS]\n'
+    assert targets(package, text) == {"l1_2card": ["l1_a_test.py"], "l1_4card": ["l1_a_test.py"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("l0", "l0"), ("l2_4card", "l2"), ("l2_4card_slow", "l2"), ("l9_2card", ""), ("faults", "")],
+)
+def test_the_name_tells_the_layer(package, name, layer):
+    """As the rules read it; a name of another form has no layer."""
+    (package / "BUILD.bazel").write_text(f'layer_test(name = "{name}", srcs = [])\n')
+    (target,) = layer_tests(package / "BUILD.bazel")
+    assert (target.layer, target.line) == (layer, 1)
+
+
+def test_other_rules_are_none_of_its_business(package):
+    """Libraries, fault tests and constants that cannot be read do not disturb."""
+    lines = [
+        "X = select({})",
+        "py_library(name = 'a', srcs = select({}))",
+        "fault_test(name = 'faults', srcs = X)",
+    ]
+    assert targets(package, "\n".join(lines)) == {}
+
+
+@pytest.mark.parametrize("srcs", ["select({})", "UNKNOWN", "[x for x in y]"])
+def test_what_cannot_be_read_is_an_error(package, srcs):
+    """Nothing is guessed: the message shows the expression and its line."""
+    with pytest.raises(Unreadable, match="line 2"):
+        targets(package, f'\nlayer_test(name = "l0", srcs = {srcs})\n')
+
+
+@pytest.mark.parametrize(
+    "text", ["\nlayer_test(", "\n[layer_test(name = n + m, srcs = []) for n in [] for m in []]"]
+)
+def test_a_file_that_cannot_be_read_is_an_error(package, text):
+    """No Starlark, or a loop in a loop."""
+    with pytest.raises(Unreadable, match="line 2"):
+        targets(package, text)
+
+
+def test_the_nearest_build_file_counts(package):
+    """A file belongs to the package that is nearest above it, and to none outside the tree."""
+    (package / "BUILD.bazel").touch()
+    assert build_file_of(package / "other/l0_d_test.py", package) == package / "other/BUILD.bazel"
+    assert build_file_of(package / "deep/l0_c_test.py", package) == package / "BUILD.bazel"
+    assert build_file_of(package / "deep/l0_c_test.py", package / "deep") is None

@@ -1,0 +1,386 @@
+"""Each rule on small trees: a good one keeps all of them, and each bad one breaks the rule that it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.contract_check import checks
+from hyper_parallel_tests.contract_check.checks import CHECKS, Tree
+
+CONTRACTS = """
+[[contract]]
+id = "COL-0-01"
+layer = "l0"
+statement = "Ranks are row-major."
+source = "S0"
+mechanisms = []
+
+[[contract]]
+id = "COL-1-01"
+layer = "l1"
+statement = "A group can be made again."
+source = "S0"
+mechanisms = []
+"""
+CASE = """
+from hyper_parallel_tests.harness import contract
+
+@contract("COL-{layer}-01")
+def test_it(ledger):
+    assert 1 + 1 == 2
+"""
+BUILD = """
+layer_test(name = "l0", srcs = glob(["l0_*_test.py"]))
+layer_test(name = "l1_2card", srcs = ["l1_b_test.py"])
+"""
+FAULTS = """
+from hyper_parallel_tests.faults import fault
+
+@fault(id="a", symptom="s", capability="c", layer="l0", must_fail=["COL-0-01", "COL-1-01"])
+def a(patch):
+    pass
+"""
+EXPECTATIONS = """
+[[broken]]
+contract = "COL-1-01"
+engine_version = ">=2"
+sentence = "It hangs."
+reproduction = "again.py"
+"""
+GOOD = {
+    "domains/col/contracts.toml": CONTRACTS,
+    "domains/col/l0_a_test.py": CASE.format(layer=0),
+    "domains/col/l1_b_test.py": CASE.format(layer=1),
+    "domains/col/BUILD.bazel": BUILD,
+    "faults/col.py": FAULTS,
+    "engines/one/expectations.toml": EXPECTATIONS,
+    "engines/one/again.py": "print(1)\n",
+}
+L0, L1 = "domains/col/l0_a_test.py", "domains/col/l1_b_test.py"
+
+
+@pytest.fixture
+def broken(tmp_path: Path):
+    """Problems of the good tree after changes: path -> new text, None to remove the file."""
+
+    def problems(check, changes: dict[str, str | None]) -> list[str]:
+        for name, text in (GOOD | changes).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if text is not None:
+                path.write_text(text)
+        return list(check(Tree(tmp_path)))
+
+    return problems
+
+
+def case(body: str = "    assert 1 + 1 == 2", above: str = '@contract("COL-0-01")') -> str:
+    """An l0 test file with one case."""
+    head = "import pytest\nimport torch\nfrom hyper_parallel_tests.harness import contract\n"
+    return f"{head}\n{above}\ndef test_it(ledger):\n{body}\n"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_good_tree_has_no_problems(broken, check):
+    """All rules hold together."""
+    assert broken(check, {}) == []
+
+
+# -- contracts
+
+
+def test_a_bad_contract_file_is_told(broken):
+    """What the loader refuses is a problem, and so is a bad expectation."""
+    text = CONTRACTS.replace('layer = "l1"', 'layer = "l2"')
+    assert (
+        "of layer l1 by its id"
+        in broken(checks.contracts_are_well_formed, {"domains/col/contracts.toml": text})[0]
+    )
+    changes = {
+        "engines/one/again.py": None,
+        "engines/one/expectations.toml": EXPECTATIONS.replace("again", "gone"),
+    }
+    assert "reproduction must be a file" in broken(checks.contracts_are_well_formed, changes)[-1]
+
+
+def test_a_domain_without_contracts_is_told(broken):
+    """Tests in a domain folder promise something."""
+    assert broken(checks.contracts_are_well_formed, {"domains/new/l0_a_test.py": case()}) == [
+        "domains/new: it has tests but no contracts.toml: write down what they promise"
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{L1: None, L0: CASE.format(layer=1)}, {L1: None}], ids=["wrong_layer", "none"]
+)
+def test_a_contract_without_a_case_is_told(broken, changes):
+    """A case in a file of another layer does not count."""
+    found = broken(checks.every_contract_has_a_case, changes)
+    assert "domains/col/contracts.toml: COL-1-01: no case in a file l1_*_test.py cites it: write one" in found
+
+
+@pytest.mark.parametrize(
+    ("above", "said"),
+    [
+        ("", "cites no contract"),
+        ('@contract("COL-0-99")', "contract COL-0-99 is in no contracts.toml"),
+        ('@contract("COL-1-01")', "cites no contract of layer l0"),
+        ('X = "COL-0-01"\n@contract(X)', "contract(X) is no literal text"),
+    ],
+)
+def test_a_case_that_cites_wrongly_is_told(broken, above, said):
+    """No contract, an unknown one, one of another layer only, or one that cannot be read."""
+    found = broken(checks.every_case_cites_contracts, {L0: case(above=above)})
+    assert any(said in one and one.startswith(f"{L0}:") for one in found)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        '@contract("COL-0-01", "COL-1-01")',
+        '@pytest.mark.contract("COL-0-01")',
+        'pytestmark = [contract("COL-0-01")]\n',
+        'BOTH = contract("COL-0-01")\n@BOTH',
+        '@pytest.mark.parametrize("ledger", [pytest.param(1, marks=contract("COL-0-01"))])',
+        'ROWS = [pytest.param(1, marks=contract("COL-0-01"))]\n@pytest.mark.parametrize("ledger", ROWS)',
+    ],
+    ids=["two", "mark", "file", "name", "param", "param_by_name"],
+)
+def test_citations_are_found_wherever_pytest_finds_them(broken, above):
+    """On the function, its file, its parameters, directly or by a name."""
+    assert broken(checks.every_case_cites_contracts, {L0: case(above=above)}) == []
+
+
+def test_cases_of_classes_and_assignments_count(broken):
+    """A method inherits its class's contracts, and a case by assignment is told."""
+    text = '@contract("COL-0-01")\nclass TestIt:\n    def test_a(self):\n        assert self\n'
+    assert broken(checks.every_case_cites_contracts, {L0: "from x import contract\n" + text}) == []
+    bare = text.replace('@contract("COL-0-01")\n', "")
+    assert "TestIt::test_a: cites no contract" in broken(checks.every_case_cites_contracts, {L0: bare})[0]
+    assert (
+        "by assignment"
+        in broken(checks.every_case_cites_contracts, {L0: case() + "test_more = test_it\n"})[0]
+    )
+
+
+# -- targets
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"domains/col/BUILD.bazel": None}, "no BUILD.bazel above it"),
+        (
+            {"domains/col/BUILD.bazel": BUILD.replace("l1_b_test.py", "l1_c_test.py")},
+            "no layer_test lists it",
+        ),
+        (
+            {"domains/col/BUILD.bazel": BUILD.replace('"l1_2card"', '"l2_2card"')},
+            "listed in l2_2card: move it",
+        ),
+        (
+            {"domains/col/BUILD.bazel": BUILD.replace('["l1_b_test.py"]', "select({})")},
+            "cannot read `select({})`",
+        ),
+        ({"domains/col/test_more.py": case()}, "test_more.py: call it l<k>_<topic>_test.py"),
+        ({"domains/col/more_test.py": case()}, "more_test.py: call it l<k>_<topic>_test.py"),
+    ],
+    ids=["no_build_file", "no_target", "wrong_layer", "unreadable", "prefix", "no_layer"],
+)
+def test_a_file_without_a_target_of_its_layer_is_told(broken, changes, said):
+    """A file that never runs, or runs as another layer."""
+    assert any(said in one for one in broken(checks.every_file_has_a_target, changes))
+
+
+# -- tolerances
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.testing.assert_close(a, b)",
+        "torch.testing.assert_close(a, b, atol=1e-3, rtol=0)",
+        "assert torch.allclose(a, b)",
+        "assert a.allclose(b)",
+        "assert a == pytest.approx(b)",
+        "check(a, b, atol=1e-3)",
+        "check(a, b, rtol=TOLERANCE)",
+        "assert abs(a - b) < 1e-5",
+        "assert abs(a - b) < 0.5",
+        "assert (a - b).abs().max() <= 10 ** -5",
+        "assert 1e-5 > abs(a - b)",
+        "assert norm <= max_norm + 1e-6",
+        "assert abs(a - b) < TOLERANCE",
+        "assert (a - b).norm() < 2 * TOLERANCE",
+        "import math\n    assert math.isclose(a, b)",
+        "import numpy as np\n    np.testing.assert_allclose(a, b)",
+        "from torch.testing import assert_close as close\n    close(a, b)",
+    ],
+)
+def test_a_tolerance_of_its_own_is_told(broken, body):
+    """Spelled out, implied by a default, by a name, or inside a comparison."""
+    text = "TOLERANCE = 1e-4\n" + case(f"    {body}")
+    found = broken(checks.no_literal_tolerance, {L0: text})
+    assert len(found) == 1
+    assert found[0].startswith(f"{L0}:")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert_close(a, b, ledger['exact'])",
+        "assert abs(a - b) <= ledger['clip_norm_bound'].norm",
+        "assert len(a) > 10",
+        "assert after - before < 2",
+        "assert share < 0.5",
+        "assert abs(a) == 0.001",
+        "model.set(1e-5)",
+    ],
+)
+def test_what_is_no_tolerance_is_left_alone(broken, body):
+    """The ledger's numbers, counts, bounds and settings."""
+    assert broken(checks.no_literal_tolerance, {L0: case(f"    {body}")}) == []
+
+
+# -- skips
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (case(above='@pytest.mark.skip(reason="later")'), "without a condition"),
+        (case(above="@pytest.mark.xfail"), "expectations.toml"),
+        (case(above='@pytest.mark.skipif(True, reason="never")'), "without a condition"),
+        (case(above="@pytest.mark.skipif(torch.x)"), "gives no reason"),
+        (case('    pytest.skip("later")'), "without a condition"),
+        (case("    if torch.x:\n        pytest.skip()"), "gives no reason"),
+        (case('    if torch.x:\n        pytest.skip("")'), "gives no reason"),
+        (case('    pytest.importorskip("x")'), "without a condition"),
+        (
+            case(above='@pytest.mark.parametrize("ledger", [pytest.param(1, marks=pytest.mark.xfail)])'),
+            "expectations.toml",
+        ),
+        (case() + 'pytestmark = pytest.mark.skip("all")\n', "without a condition"),
+    ],
+)
+def test_a_skip_without_condition_or_reason_is_told(broken, text, said):
+    """By mark, by call, on a parameter or for a whole file."""
+    found = broken(checks.no_skip, {L0: text})
+    assert len(found) == 1
+    assert said in found[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        case(above='@pytest.mark.skipif(torch.x, reason="the device has no such memory")'),
+        case('    if torch.x:\n        pytest.skip("the device has no such memory")\n    assert torch'),
+    ],
+)
+def test_a_documented_condition_is_left_alone(broken, text):
+    """A condition with its reason."""
+    assert broken(checks.no_skip, {L0: text}) == []
+
+
+# -- assertions
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    ledger.run()",
+        "    pass",
+        "    assert True",
+        '    assert (ledger, "always true")',
+        "    assert 1",
+        "    helper()",
+    ],
+)
+def test_a_case_that_cannot_fail_is_told(broken, body):
+    """No assertion, one that is always true, or a helper that has none."""
+    text = case(body) + "\ndef helper():\n    print(1)\n"
+    assert "asserts nothing" in broken(checks.every_case_asserts, {L0: text})[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    assert ledger",
+        "    assert_close(1, 1, ledger)",
+        "    with pytest.raises(ValueError, match='x'):\n        ledger.run()",
+        "    helper()",
+        "    shared()",
+        "    if ledger:\n        pytest.fail('it is')",
+    ],
+)
+def test_an_assertion_is_found_where_it_is(broken, body):
+    """In the case, in a helper of the file, or of another file of the tree."""
+    text = "from hyper_parallel_tests.domains.col.setting import shared\n" + case(body)
+    changes = {
+        L0: text + "\ndef helper():\n    inner()\n\ndef inner():\n    helper()\n    assert pytest\n",
+        "domains/col/setting.py": "def shared():\n    assert shared\n",
+    }
+    assert broken(checks.every_case_asserts, changes) == []
+
+
+# -- faults
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (', "COL-1-01"', "", "COL-1-01: no fault has it in must_fail"),
+        ("COL-1-01", "COL-9-99", "must_fail names COL-9-99, which is in no contracts.toml"),
+        ('layer="l0"', 'layer="l1"', "its layer is l1, but the lowest in must_fail is l0"),
+        ('["COL-0-01", "COL-1-01"]', "compute()", "must_fail must be a list of literal contract ids"),
+        ('["COL-0-01", "COL-1-01"]', "[]", "must_fail must be a list of literal contract ids"),
+    ],
+)
+def test_a_contract_without_a_fault_is_told(broken, old, new, said):
+    """No fault for a contract, and a fault for no contract."""
+    found = broken(checks.every_contract_has_a_fault, {"faults/col.py": FAULTS.replace(old, new)})
+    assert any(said in one for one in found)
+
+
+def test_contracts_of_a_fault_may_have_a_name(broken):
+    """A list that several faults share is followed."""
+    text = FAULTS.replace('["COL-0-01", "COL-1-01"]', "BOTH").replace(
+        "@fault", 'BOTH = ["COL-0-01", "COL-1-01"]\n@fault'
+    )
+    assert broken(checks.every_contract_has_a_fault, {"faults/col.py": text}) == []
+
+
+# -- expectations
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"engines/one/expectations.toml": EXPECTATIONS.replace("COL-1-01", "COL-1-09")},
+            "COL-1-09 is in no contracts.toml",
+        ),
+        (
+            {
+                "engines/one/expectations.toml": EXPECTATIONS.replace(
+                    'contract = "COL-1-01"', 'case = "col/l0_a_test.py::test_b"'
+                )
+            },
+            "case col/l0_a_test.py::test_b does not exist",
+        ),
+        ({"engines/one/again.py": "print(1)\n" * 30}, "again.py has 30 lines: keep it under 30"),
+        ({"engines/one/again.py": ""}, "again.py has 0 lines"),
+    ],
+)
+def test_an_expectation_of_nothing_is_told(broken, changes, said):
+    """An unknown contract or case, and a reproduction that is none."""
+    assert any(said in one for one in broken(checks.expectations_are_real, changes))
+
+
+def test_an_expectation_of_a_case_is_found(broken):
+    """A case may be named with or without its parameters."""
+    for name in ("test_it", "test_it[a-b]"):
+        text = EXPECTATIONS.replace('contract = "COL-1-01"', f'case = "col/l0_a_test.py::{name}"')
+        assert broken(checks.expectations_are_real, {"engines/one/expectations.toml": text}) == []

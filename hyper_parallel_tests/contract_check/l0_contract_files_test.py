@@ -1,0 +1,196 @@
+"""Reading contracts.toml and expectations.toml: what is accepted and refused, and what is expected broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.harness.contracts import (
+    ContractError,
+    expected_broken,
+    layer_of,
+    load_contracts,
+    load_expectations,
+)
+
+CONTRACT = """
+[[contract]]
+id = "COL-1-03"
+layer = "l1"
+statement = "P2P matches by source and order."
+source = "S0 1.2"
+mechanisms = ["isend_irecv"]
+"""
+
+BROKEN = """
+[[broken]]
+contract = "COL-1-03"
+engine_version = ">=2.12,<2.14"
+sentence = "A ring of two deadlocks."
+reproduction = "ring.py"
+"""
+
+
+def tree(path: Path, **domains: str) -> Path:
+    """A package with one contracts.toml a domain."""
+    for name, text in domains.items():
+        folder = path / "domains" / name
+        folder.mkdir(parents=True)
+        (folder / "contracts.toml").write_text(text)
+    return path
+
+
+def engine(path: Path, text: str) -> Path:
+    """An engine's folder with expectations and the script that they name."""
+    (path / "expectations.toml").write_text(text)
+    (path / "ring.py").write_text("print('hangs')\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("contract_id", "layer"),
+    [
+        ("COL-0-01", "l0"),
+        ("COL-1-03", "l1"),
+        ("AP-2-01", "l2"),
+        ("FSDP-L1-01", "l1"),
+        ("FSDP-L1-13", "l1"),
+        ("FSDP-L2-01", "l2"),
+        ("FSDP-L2-02", "l2"),
+        ("FSDP-L2-03", "l3"),
+        ("FSDP-L2-06", "l3"),
+        ("FSDP-L2-07", "l2"),
+        ("FSDP-L2-08", "l2"),
+        ("FSDP-L2-10", "l3"),
+        ("FSDP-L3-01", "l2"),
+        ("FSDP-L3-03", "l3"),
+        ("FSDP-L3-06", "l2"),
+        ("IX-23", "l3"),
+        ("EN-06", "l4"),
+    ],
+)
+def test_the_id_tells_the_layer(contract_id, layer):
+    """Ids carry their layer; the FSDP plan's levels are translated."""
+    assert layer_of(contract_id) == layer
+
+
+@pytest.mark.parametrize(
+    "contract_id", ["", "COL-1", "COL-5-01", "col-1-01", "FSDP-L1-14", "FSDP-L4-01", "XX-01", "COL-1-003"]
+)
+def test_an_id_of_no_known_form_is_an_error(contract_id):
+    """Nothing is guessed."""
+    with pytest.raises(ContractError, match="no contract id"):
+        layer_of(contract_id)
+
+
+def test_contracts_are_read_whole(tmp_path):
+    """Every field is as written, in order of the files."""
+    found = load_contracts(tree(tmp_path, b=CONTRACT, a=CONTRACT.replace("COL-1-03", "AC-1-01")))
+    assert list(found) == ["AC-1-01", "COL-1-03"]
+    one = found["COL-1-03"]
+    assert (one.layer, one.source, one.mechanisms) == ("l1", "S0 1.2", ("isend_irecv",))
+    assert one.statement == "P2P matches by source and order."
+    assert one.path == tmp_path / "domains/b/contracts.toml"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CONTRACT + CONTRACT, "COL-1-03 is already in domains/a/contracts.toml"),
+        (CONTRACT.replace('layer = "l1"', 'layer = "l7"'), "unknown layer 'l7'"),
+        (CONTRACT.replace('layer = "l1"', 'layer = "l2"'), "of layer l1 by its id, but says l2"),
+        (CONTRACT.replace("COL-1-03", "COL-103"), "no contract id"),
+        (CONTRACT.replace('source = "S0 1.2"\n', ""), "source must be a text"),
+        (CONTRACT.replace('"P2P matches by source and order."', '" "'), "statement must be a text"),
+        (CONTRACT.replace('["isend_irecv"]', '"isend_irecv"'), "mechanisms must be a list"),
+        (CONTRACT.replace("isend_irecv", "isend/irecv"), "mechanisms must be a list of lower_case names"),
+        (CONTRACT + 'note = "x"\n', "unknown key 'note'"),
+        (
+            CONTRACT.replace("[[contract]]", "[[contracts]]"),
+            "expected only [[contract]] entries, found contracts",
+        ),
+        (
+            CONTRACT.replace("[[contract]]", "[contract]"),
+            "expected only [[contract]] entries, found a [contract]",
+        ),
+        ("[[contract]", "no valid TOML"),
+    ],
+)
+def test_a_bad_contract_is_an_error(tmp_path, text, said):
+    """The message names the file and what is wrong."""
+    with pytest.raises(ContractError) as caught:
+        load_contracts(tree(tmp_path, a=text))
+    assert said in str(caught.value)
+    assert "domains/a/contracts.toml" in str(caught.value)
+
+
+def test_an_id_in_two_domains_is_an_error(tmp_path):
+    """The second place names the first."""
+    with pytest.raises(ContractError, match="domains/b/contracts.toml: COL-1-03 is already in domains/a"):
+        load_contracts(tree(tmp_path, a=CONTRACT, b=CONTRACT))
+
+
+def test_all_faults_of_all_files_are_told(tmp_path):
+    """One run tells everything that is to be corrected."""
+    bad = CONTRACT.replace('"l1"', '"l2"')
+    with pytest.raises(ContractError) as caught:
+        load_contracts(tree(tmp_path, a=bad, b=bad.replace("COL", "AC")))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_expectations_are_read_whole(tmp_path):
+    """Every field is as written; an engine without the file expects everything to work."""
+    (one,) = load_expectations(engine(tmp_path, BROKEN))
+    assert (one.contract, one.case, one.sentence) == ("COL-1-03", "", "A ring of two deadlocks.")
+    assert one.reproduction == tmp_path / "ring.py"
+    assert load_expectations(tmp_path / "elsewhere") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BROKEN + 'case = "a_test.py::test_b"\n', "either a contract or a case, found contract and case"),
+        (BROKEN.replace('contract = "COL-1-03"\n', ""), "either a contract or a case, found neither"),
+        (BROKEN.replace(">=2.12,<2.14", "about 2.13"), "engine_version must be like"),
+        (BROKEN.replace("ring.py", "circle.py"), "reproduction must be a file beside it"),
+        (BROKEN.replace("ring.py", "../ring.py"), "reproduction must be a file beside it"),
+        (BROKEN.replace('sentence = "A ring of two deadlocks."\n', ""), "sentence must be a text"),
+        (BROKEN + "since = 1\n", "unknown key 'since'"),
+        (BROKEN.replace("[[broken]]", "[[expected]]"), "expected only [[broken]] entries"),
+    ],
+)
+def test_a_bad_expectation_is_an_error(tmp_path, text, said):
+    """The message says what is wrong."""
+    with pytest.raises(ContractError) as caught:
+        load_expectations(engine(tmp_path, text))
+    assert said in str(caught.value)
+
+
+RING = "hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring"
+
+
+@pytest.mark.parametrize(
+    ("entry", "nodeid", "contracts", "version", "expected"),
+    [
+        ('contract = "COL-1-03"', RING, ["COL-1-03"], "2.13.0", True),
+        ('contract = "COL-1-03"', RING, ["COL-1-02", "COL-1-03"], "2.13.0+cpu", True),
+        ('contract = "COL-1-03"', RING, ["COL-1-03"], "2.13.0a0+git1", True),
+        ('contract = "COL-1-03"', RING, ["COL-1-02"], "2.13.0", False),
+        ('contract = "COL-1-03"', RING, ["COL-1-03"], "2.14.0", False),
+        ('contract = "COL-1-03"', RING, ["COL-1-03"], "2.11.1", False),
+        ('case = "collectives/l1_p2p_test.py::test_ring"', RING, [], "2.13.0", True),
+        ('case = "collectives/l1_p2p_test.py::test_ring"', RING + "[forward]", [], "2.13.0", True),
+        ('case = "collectives/l1_p2p_test.py::test_ring[forward]"', RING + "[forward]", [], "2.13.0", True),
+        ('case = "collectives/l1_p2p_test.py::test_ring[forward]"', RING + "[backward]", [], "2.13.0", False),
+        ('case = "collectives/l1_p2p_test.py::test_ring"', RING + "_of_four", [], "2.13.0", False),
+        ('case = "tives/l1_p2p_test.py::test_ring"', RING, [], "2.13.0", False),
+    ],
+)
+def test_expected_broken_goes_by_case_contract_and_version(
+    tmp_path, entry, nodeid, contracts, version, expected
+):
+    """A case is expected broken where an entry names it, or a contract that it cites, for this version."""
+    expectations = load_expectations(engine(tmp_path, BROKEN.replace('contract = "COL-1-03"', entry)))
+    found = expected_broken(expectations, nodeid, contracts, version)
+    assert (found is not None) is expected

@@ -1,0 +1,97 @@
+"""Launches that are ended from outside: ten at once, each in the middle of a case."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.harness.tests.launched import Launch, Run, start
+
+pytestmark = pytest.mark.watchdog(600)
+
+# Between SIGTERM at a target's timeout and SIGKILL Bazel leaves this much time, unless told otherwise.
+BAZEL_GRACE_S = 15
+
+INTERRUPTED = ("ctrl_c", "ctrl_c_in_a_terminal", "sigterm", "sigkill")
+RELEASED = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Ten launches at once: in the middle of a case four are ended from outside, then the others go on."""
+    folder = tmp_path_factory.mktemp("crowd")
+    with ExitStack() as stack:
+        launches = {name: stack.enter_context(waiting(folder, name)) for name in (*INTERRUPTED, *RELEASED)}
+        for launch in launches.values():
+            launch.wait_for_output(0, "in the middle of the case")
+            launch.wait_for_output(1, "in the middle of the case")
+        launches["ctrl_c"].signal(signal.SIGINT)
+        launches["ctrl_c_in_a_terminal"].signal_group(signal.SIGINT)
+        launches["sigterm"].signal(signal.SIGTERM)
+        launches["sigkill"].signal(signal.SIGKILL)
+        ended = {name: launches[name].end() for name in INTERRUPTED}
+        (folder / "released").touch()
+        return ended | {name: launches[name].end() for name in RELEASED}
+
+
+def waiting(folder: Path, name: str) -> Launch:
+    """A launch that waits in the middle of a case until it is released."""
+    unfinished = folder / name / "unfinished"
+    released = folder / "released"
+    return start(
+        folder / name,
+        "waiting_program",
+        cards=2,
+        RELEASED=str(released),
+        TEST_PREMATURE_EXIT_FILE=str(unfinished),
+    )
+
+
+def unfinished(run: Run) -> bool:
+    """Whether the file is there that Bazel wants while a test runs, and not at its end."""
+    return run.outputs.with_name("unfinished").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "signal_name"),
+    [
+        ("ctrl_c", 2, "SIGINT"),
+        ("ctrl_c_in_a_terminal", 2, "SIGINT"),
+        ("sigterm", 1, "SIGTERM"),
+    ],
+)
+def test_interruption(runs, name, code, signal_name):
+    """Ctrl-C, and SIGTERM as of Bazel's timeout, end a launch with a report of where the case was."""
+    run = runs[name]
+    assert run.code == code
+    case = run["test_waits"]
+    assert (case.verdict, case.first_rank) == ("stopped", 0)
+    assert f"interrupted by {signal_name}" in case.message
+    assert "in test_waits" in case.text.partition("Python stacks of rank 0")[2]
+    assert "still inside all_reduce" in case.text
+    assert run["test_neighbour_before"].outcome == "passed"
+    assert "test_neighbour_after" not in run.cases
+    assert not unfinished(run)
+
+
+def test_sigterm_leaves_time(runs):
+    """Stacks and XML are written well within the time that Bazel leaves between SIGTERM and SIGKILL."""
+    assert runs["sigterm"].seconds_after_signal < BAZEL_GRACE_S
+
+
+def test_sigkill(runs):
+    """A launcher that is killed takes its processes with it, and Bazel's mark of an unfinished test stays."""
+    assert runs["sigkill"].code == -signal.SIGKILL
+    assert runs["sigkill"].cases == {}
+    assert unfinished(runs["sigkill"])
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_others_are_not_disturbed(runs, name):
+    """The other launches pass all their cases: no launch shares a port, a file or a process with another."""
+    assert runs[name].code == 0
+    assert list(runs[name].cases) == ["test_neighbour_before", "test_waits", "test_neighbour_after"]
+    assert not unfinished(runs[name])

@@ -1,0 +1,59 @@
+"""Wrong usage is told in one line and ends with pytest's code for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyper_parallel_tests.harness.tests.launched import PROGRAMS, Launch, launch
+
+pytestmark = pytest.mark.watchdog(300)
+
+WRONG_USAGE = 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no/such_test.py"], "no/such_test.py: no such file"),
+        ([], "no test file given"),
+        (["--cards=0", "."], "cards"),
+        (["--cards=two", "."], "cards"),
+        (["--cards=2", "--pdb-rank=2", "."], "ranks are 0..1"),
+        (["--device=tpu", "."], "device"),
+    ],
+    ids=["no such file", "no file", "no card", "cards in words", "no such rank", "no such device"],
+)
+def test_wrong_usage(tmp_path: Path, words, says):
+    """What the launcher cannot do is told before any rank starts."""
+    with Launch(tmp_path, words, {}) as running:
+        run = running.end()
+    assert run.code == WRONG_USAGE
+    assert says in run.terminal
+    assert len(run.terminal.strip().splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "says"),
+    [
+        ("plain_program", ["-k", "("], "Wrong expression passed to '-k'"),
+        ("bad_mark_program", [], "watchdog takes one positive number of seconds, got ('soon',)"),
+    ],
+)
+def test_refused_by_pytest(tmp_path: Path, program, words, says):
+    """What the ranks' pytest refuses is told as it says it."""
+    run = launch(tmp_path, program, *words)
+    assert run.code == WRONG_USAGE
+    assert says in run["start"].text
+
+
+def test_file_elsewhere(tmp_path: Path):
+    """A case keeps its file's name where the file lies outside of the working directory."""
+    elsewhere = tmp_path / "elsewhere" / "copied_program.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text((PROGRAMS / "plain_program.py").read_text())
+    with Launch(tmp_path / "run", [f"{elsewhere}::test_environment", "-v"], {}) as running:
+        run = running.end()
+    assert (run.code, list(run.cases)) == (0, ["test_environment"])
+    assert "copied_program.py::test_environment" in run.terminal
