@@ -1,11 +1,13 @@
 """Brings buildifier: the npm package carries the binaries, npm checks it against package-lock.json."""
 
-_ADVICE = ("buildifier is not available, so the BUILD and .bzl files are unchecked: {reason}. It comes from the npm package " +
-           "@bazel/buildifier, through the machine's npm: install Node.js with npm (Debian: apt-get install npm).")
+_ADVICE = ("The BUILD and .bzl files are unchecked, because there is no npm on PATH: buildifier comes from the npm package " +
+           "@bazel/buildifier. Install Node.js with npm (Debian: apt-get install npm).")
 
 _MISSING = """\
 #!/bin/sh
-echo {advice} >&2
+cat >&2 <<'END'
+{advice}
+END
 exit 1
 """
 
@@ -15,8 +17,7 @@ def _buildifier_impl(rctx):
         _install(rctx, npm)
     else:
         _watch_for_npm(rctx)
-        advice = _ADVICE.format(reason = "there is no npm on PATH")
-        rctx.file("buildifier", _MISSING.format(advice = "'{}'".format(advice)), executable = True)
+        rctx.file("buildifier", _MISSING.format(advice = _ADVICE), executable = True)
     rctx.file("BUILD.bazel", 'exports_files(["buildifier"])\n')
 
 def _install(rctx, npm):

@@ -58,7 +58,8 @@ def layer_test(
       mechanisms: PyTorch mechanisms that the cases lean on; each becomes a tag `mech_<name>`.
       size: Bazel's test size; the default depends on the layer.
       timeout: Bazel's test timeout; the default depends on the layer.
-      tags: further tags, for example `["nightly"]`.
+      tags: further tags, for example `["nightly"]`. On CPU a test has a loopback of its own and no other network, unless it
+        is tagged `requires-network`.
       **kwargs: attributes of every Bazel test: shard_count, flaky, args, ...
     """
     parsed = parse_name(name)

@@ -47,13 +47,13 @@ def _torchrun_test_impl(ctx):
     return [
         DefaultInfo(executable = stub, runfiles = _runfiles(ctx, environment)),
         RunEnvironmentInfo(environment = _ENVIRONMENT | _LOOPBACK | _DEVICE_ENVIRONMENT[device] | environment.variables),
-        testing.ExecutionInfo(_execution_requirements(device)),
+        testing.ExecutionInfo(_execution_requirements(device, ctx.attr.tags)),
     ]
 
-def _execution_requirements(device):
+def _execution_requirements(device, tags):
     # The launcher stops its ranks and prints their stacks when it is told to end.
     requirements = {"supports-graceful-termination": "1"}
-    if device == "cpu":
+    if device == "cpu" and "requires-network" not in tags:
         # A loopback of its own: no test reaches the network, no two tests meet on a port. Accelerators talk over real links.
         requirements["block-network"] = "1"
     return requirements
