@@ -1,7 +1,8 @@
-"""Faults of rank arithmetic, of degrees and of the choice of a backend: what layer 0 of collectives must catch."""
+"""Faults of rank arithmetic, degrees and the choice of a backend: what layer 0 of collectives must catch."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -12,30 +13,28 @@ _OURS = "hyper_parallel_tests.engines.torch_native"
 
 @fault(
     id="col-mesh-is-column-major",
-    symptom="Tensor parallel groups span hosts and data parallel groups sit inside one: right losses, a tenth of the speed.",
+    symptom="Tensor parallel groups span hosts and data parallel groups do not: a tenth of the speed.",
     capability="collectives",
     layer="l0",
     must_fail=["COL-0-01"],
 )
 def mesh_is_column_major(patch: Patch) -> None:
     def make(original: Any) -> Any:
-        def from_sizes_strides(sizes: tuple[int, ...], strides: Any = None) -> Any:
+        def from_sizes_strides(cls: Any, sizes: tuple[int, ...], strides: Any = None) -> Any:
             if strides is None and len(sizes) > 1:
                 patch.reached()
-                strides, step = [], 1
-                for size in sizes:
-                    strides.append(step)
-                    step *= size
-            return original(sizes, strides and tuple(strides))
+                strides = tuple(math.prod(sizes[:dim]) for dim in range(len(sizes)))
+            return original(cls, sizes, strides)
 
         return from_sizes_strides
 
-    patch.replace(f"{_DEVICE_MESH}:_MeshLayout.from_sizes_strides", make, parameters=("sizes", "strides"))
+    parameters = ("cls", "sizes", "strides")
+    patch.replace(f"{_DEVICE_MESH}:_MeshLayout.from_sizes_strides", make, parameters=parameters)
 
 
 @fault(
     id="col-local-rank-of-the-first-dimension",
-    symptom="Shards along the second mesh dimension repeat, because every rank takes the part of its first coordinate.",
+    symptom="Shards along the second mesh dimension repeat: ranks take the part of their first coordinate.",
     capability="collectives",
     layer="l0",
     must_fail=["COL-0-01"],
@@ -54,7 +53,7 @@ def local_rank_of_the_first_dimension(patch: Patch) -> None:
 
 @fault(
     id="col-groups-by-order-of-request",
-    symptom="Asking for the tensor parallel group before the data parallel one swaps them, and gradients mix.",
+    symptom="Asking for the tensor parallel group before the data parallel one swaps the two.",
     capability="collectives",
     layer="l0",
     must_fail=["COL-0-02"],
@@ -79,7 +78,7 @@ def groups_by_order_of_request(patch: Patch) -> None:
 
 @fault(
     id="col-flattened-mesh-found-by-size",
-    symptom="The second flattened mesh of one size is the first one again: its gradients are summed over the wrong ranks.",
+    symptom="The second flattened mesh of one size is the first one again: sums over the wrong ranks.",
     capability="collectives",
     layer="l0",
     must_fail=["COL-0-02"],
@@ -100,7 +99,7 @@ def flattened_mesh_found_by_size(patch: Patch) -> None:
 
 @fault(
     id="col-computed-degree-forgets-expert-parallel",
-    symptom="With expert parallelism on, the data parallel degree left to be computed is too large for the world.",
+    symptom="With expert parallelism on, the degree left to be computed is too large for the world.",
     capability="collectives",
     layer="l0",
     must_fail=["COL-0-03"],

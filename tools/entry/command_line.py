@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
 _STARTUP_FLAGS_WITH_VALUE = (
@@ -15,7 +14,6 @@ _STARTUP_FLAGS_WITH_VALUE = (
 _SHORT_FLAGS_WITH_VALUE = ("-c", "-j")
 
 
-@dataclass
 class CommandLine:
     """The words of a call of Bazel and what they are.
 
@@ -24,16 +22,17 @@ class CommandLine:
     last value (`--flag=value`, or the word after `--flag`). `end_of_flags`: where further flags can go.
     """
 
-    words: list[str]
-    command: str = ""
-    targets: list[int] = field(default_factory=list)
-    values: dict[str, int] = field(default_factory=dict)
-    end_of_flags: int = 0
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+        self.command = ""
+        self.targets: list[int] = []
+        self.values: dict[str, int] = {}
+        self.end_of_flags = len(words)
 
 
 def parse(words: list[str]) -> CommandLine:
     """Sort the words of a call."""
-    line = CommandLine(words, end_of_flags=len(words))
+    line = CommandLine(words)
     index = _command_index(words)
     if index < len(words):
         line.command = words[index]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,10 +17,9 @@ from .apt import KEYRING, Apt, Package
 from .apt_sources import mirrors
 from .find import SERIES
 from .report import OTHER_WAYS, EntryError, Progress, say
+from .tree import LOCK_FILE
 
 SUITE = "forky"
-LOCK_FILE = Path(__file__).with_name("debian.lock.json")
-
 # apt resolves what these depend on. Bazel's package forgets libblake3-0, which its JNI library needs.
 ROOTS = ("bazel-bootstrap", "libblake3-0", "patchelf")
 
@@ -97,7 +95,6 @@ def fetch(home: Path, progress: Progress) -> list[Package]:
         names = ", ".join(f"{package.name} {package.version}" for package in moved)
         say(f"Debian {SUITE} has moved on from {LOCK_FILE.name}; taking its present versions: {names}")
     _download(apt, [package for package in packages if not intact(package, debs)], debs, progress)
-    shutil.rmtree(home / "apt")
     return packages
 
 

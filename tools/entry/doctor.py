@@ -11,10 +11,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import debian, find, provide
+from . import debian, find
 from .apt import KEYRING
 from .apt_sources import mirrors
 from .report import OTHER_WAYS, EntryError
+from .tree import cache_home
 
 _WORKSPACE = Path(__file__).resolve().parents[2]
 _PYTHON = "python3.11"
@@ -120,7 +121,7 @@ def _sandbox() -> Finding:
 
 
 def _disk() -> Finding:
-    folder = provide.cache_home()
+    folder = cache_home()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9

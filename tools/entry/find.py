@@ -7,12 +7,12 @@ import mmap
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .report import OTHER_WAYS, EntryError
+from .tree import cache_home, command, read_stamp, tree_path
 
 SERIES = "7."
 _PROBING = "HYPER_PARALLEL_TESTS_PROBES_BAZEL"
@@ -21,8 +21,7 @@ _DEBIAN_INSTALL_BASE = Path("/usr/share/bazel")
 _DEBIAN_LABEL = _DEBIAN_INSTALL_BASE / "build-label.txt"
 
 
-@dataclass(frozen=True)
-class Bazel:
+class Bazel(NamedTuple):
     """A Bazel to run: the command without the user's arguments, why this one, its version ("": unknown)."""
 
     command: list[str]
@@ -62,24 +61,24 @@ def _on_path(search: str) -> Bazel | None:
         version = _version(path)
         if version.startswith(SERIES):
             if _is_debians(path):
-                command = [str(path), f"--bazelrc={_debian_bazelrc()}"]
-                return Bazel(command, "Debian's bazel on PATH", version, cannot_tell_version=True)
+                words = [str(path), f"--bazelrc={_debian_bazelrc()}"]
+                return Bazel(words, "Debian's bazel on PATH", version, cannot_tell_version=True)
             return Bazel([str(path)], "bazel on PATH", version)
     return None
 
 
 def _in_cache(may_provide: bool) -> Bazel:
-    # Imported late: no other way needs these modules.
-    from . import provide
-
-    home = provide.cache_home()
-    if not provide.is_complete(provide.tree_path(home)):
+    home = cache_home()
+    stamp = read_stamp(tree_path(home))
+    if stamp is None:
         if not may_provide:
             raise EntryError(f"expected bazelisk or a Bazel {SERIES}x on PATH or in {home}, found none")
-        provide.provide(home)
-    tree = provide.tree_path(home)
-    command, version = provide.command(tree), provide.version(tree)
-    return Bazel(command, f"provided in {tree}", version, cannot_tell_version=True)
+        # Imported here: ordinary calls do without these modules, and start sooner.
+        from .provide import provide
+
+        stamp = provide(home)
+    how = f"provided in {stamp['root']}"
+    return Bazel(command(stamp), how, stamp["version"], cannot_tell_version=True)
 
 
 def _programs(name: str, search: str) -> Iterator[Path]:
@@ -110,8 +109,6 @@ def is_bazelisk(path: Path) -> bool:
 
 def _version(path: Path) -> str:
     """The program's version, "" when it does not tell. Asked once for each state of the file."""
-    from .provide import cache_home
-
     memory = cache_home() / "bazel-versions.json"
     status = path.stat()
     key = f"{path} {status.st_size} {status.st_mtime_ns}"
@@ -127,6 +124,8 @@ def _version(path: Path) -> str:
 
 
 def _ask_version(path: Path) -> str:
+    import subprocess
+
     # From the root folder, so that a wrapper finds no workspace whose tools/bazel it would run.
     try:
         environment = {**os.environ, _PROBING: "1"}
@@ -148,10 +147,10 @@ def _is_debians(path: Path) -> bool:
 
 def _debian_bazelrc() -> Path:
     """A bazelrc for Debian's installed Bazel: its rule sets, and no kept sandboxes (Debian's default)."""
-    from . import provide, relocate
+    from .relocate import overrides
 
-    path = provide.cache_home() / "debian.bazelrc"
-    text = relocate.overrides(_DEBIAN_INSTALL_BASE) + "build --nosandbox_debug\n"
+    path = cache_home() / "debian.bazelrc"
+    text = overrides(_DEBIAN_INSTALL_BASE) + "build --nosandbox_debug\n"
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+# What only some calls need is imported where it is used: every call of Bazel waits for these imports.
 import os
-import shlex
 import signal
-import subprocess
 
 from . import find, rewrite
 from .report import EntryError, say
@@ -15,6 +14,8 @@ _BAD_COMMAND_LINE = 2
 _NO_TESTS_FOUND = 4
 _INTERRUPTED = 8
 _LOCAL_ENVIRONMENT = 36
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> int:
@@ -40,6 +41,8 @@ def main(arguments: list[str]) -> int:
         print(f"bazel {bazel.version}" if arguments == ["--version"] else f"Build label: {bazel.version}")
         return 0
     if rewritten.changed:
+        import shlex
+
         say(f"runs bazel {shlex.join(rewritten.arguments)}")
     command = [*bazel.command, *rewritten.arguments]
     try:
@@ -51,12 +54,17 @@ def main(arguments: list[str]) -> int:
 
 def _wait_for(command: list[str], rewritten: rewrite.Rewritten) -> int:
     """Run Bazel as a child, to say what exit code 4 means here. Signals reach Bazel, its end becomes ours."""
+    import subprocess
+
     for number in (signal.SIGINT, signal.SIGQUIT):
         # The terminal sends these to Bazel as well, which decides.
         signal.signal(number, lambda *_: None)
-    process = subprocess.Popen(command, executable=command[0], preexec_fn=_end_with_parent)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # Held back until there is a process to pass them on to.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    process = subprocess.Popen(command, preexec_fn=_prepare_child)
+    for number in _PASSED_ON:
         signal.signal(number, lambda received, _: process.send_signal(received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     code = process.wait()
     if code == _NO_TESTS_FOUND:
         layers = " or ".join(rewritten.layers)
@@ -67,9 +75,10 @@ def _wait_for(command: list[str], rewritten: rewrite.Rewritten) -> int:
     return code
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end Bazel's client if this process is killed, so that no build is left behind."""
+def _prepare_child() -> None:
+    """Take the signals again; if this process is killed, the kernel sends one: no build goes on alone."""
     import ctypes
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,64 +13,20 @@ from .apt import Package
 from .find import SERIES
 from .lock import only_one
 from .report import OTHER_WAYS, EntryError, Progress, say
-
-_STAMP = "complete.json"
-
-
-def cache_home() -> Path:
-    """This project's folder in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "hyper_parallel_tests")
+from .tree import STAMP, command, read_stamp, tree_path
 
 
-def tree_path(home: Path) -> Path:
-    """Where the tree lies that this checkout asks for: the name changes with whatever changes the tree."""
-    asked = b"%s %d " % (os.uname().machine.encode(), relocate.RECIPE) + debian.LOCK_FILE.read_bytes()
-    return home / "bazel" / f"tree-{hashlib.sha256(asked).hexdigest()[:16]}"
+def provide(home: Path) -> dict:
+    """Make the tree, unless another process does meanwhile, and return its stamp.
 
-
-def command(tree: Path) -> list[str]:
-    """How the tree's Bazel is called: the program and its startup flags."""
-    stamp = _stamp(tree)
-    return [
-        str(tree / stamp["bazel"]),
-        "--nosystem_rc",
-        f"--bazelrc={tree / stamp['bazelrc']}",
-        f"--install_base={tree / stamp['install_base']}",
-        "--trust_install_base",
-        f"--server_javabase={tree / stamp['jre']}",
-    ]
-
-
-def version(tree: Path) -> str:
-    """The version of the tree's Bazel."""
-    return _stamp(tree)["version"]
-
-
-def _stamp(tree: Path) -> dict:
-    return json.loads((tree / _STAMP).read_text())
-
-
-def is_complete(tree: Path) -> bool:
-    """Whether the tree is whole: where it was made for, with all files of its stamp, in their size."""
-    try:
-        stamp = _stamp(tree)
-        return stamp["root"] == str(tree) and all(
-            os.lstat(f"{tree}/{name}").st_size == size for name, size in stamp["files"].items()
-        )
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def provide(home: Path) -> None:
-    """Make the tree, unless another process does meanwhile. Errors: why it cannot be made, what to do."""
+    Errors: why it cannot be made, and what to do instead.
+    """
     tree = tree_path(home)
     with only_one(home / "bazel" / "lock", f"setting up Bazel in {tree}"):
-        if not is_complete(tree):
-            _make(home / "bazel", tree)
+        return read_stamp(tree) or _make(home / "bazel", tree)
 
 
-def _make(home: Path, tree: Path) -> None:
+def _make(home: Path, tree: Path) -> dict:
     progress = Progress()
     reason = "the Bazel set up earlier is damaged" if tree.exists() else f"found no Bazel {SERIES}x"
     say(f"{reason}; setting one up in {tree} (once, about a minute)")
@@ -83,17 +38,21 @@ def _make(home: Path, tree: Path) -> None:
             shutil.rmtree(leftover)
     scratch.mkdir(parents=True)
     label = relocate.build(packages, home / "debs", scratch, tree, progress)
-    _write_stamp(scratch, tree, label, packages)
+    stamp = _stamp(scratch, tree, label, packages)
+    (scratch / STAMP).write_text(json.dumps(stamp, indent=1))
     scratch.rename(tree)
+    # The index is of no use any more: the next set-up would need a fresh one.
+    shutil.rmtree(home / "apt", ignore_errors=True)
     progress.step("starting it for the first time")
-    _try_out(tree)
+    _try_out(tree, command(stamp))
     progress.step(f"Bazel {label} is ready")
+    return stamp
 
 
-def _write_stamp(scratch: Path, tree: Path, label: str, packages: list[Package]) -> None:
+def _stamp(scratch: Path, tree: Path, label: str, packages: list[Package]) -> dict:
     layout = relocate.Layout(scratch)
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(scratch) for name in names]
-    stamp = {
+    return {
         "root": str(tree),
         "version": label,
         "bazel": str(layout.bazel.relative_to(scratch)),
@@ -103,16 +62,15 @@ def _write_stamp(scratch: Path, tree: Path, label: str, packages: list[Package])
         "packages": {package.name: package.version for package in packages},
         "files": {os.path.relpath(path, scratch): os.lstat(path).st_size for path in paths},
     }
-    (scratch / _STAMP).write_text(json.dumps(stamp, indent=1))
 
 
-def _try_out(tree: Path) -> None:
+def _try_out(tree: Path, bazel: list[str]) -> None:
     """Start the server once, so that a tree that does not work is reported here and not kept."""
     trial = tree.with_name(tree.name + ".trial")
     trial.mkdir(exist_ok=True)
-    call = [*command(tree), f"--output_user_root={trial}", "--batch", "help"]
+    call = [*bazel, f"--output_user_root={trial}", "--batch", "help"]
     done = subprocess.run(call, cwd=trial, capture_output=True, text=True)
     shutil.rmtree(trial, ignore_errors=True)
     if done.returncode:
-        (tree / _STAMP).unlink()
+        (tree / STAMP).unlink()
         raise EntryError(f"{done.stderr.strip()}\nthe relocated Bazel does not start; {OTHER_WAYS}")

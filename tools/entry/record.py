@@ -11,6 +11,7 @@ from . import debian
 from .apt import Apt
 from .apt_sources import mirrors
 from .report import say
+from .tree import LOCK_FILE
 
 _ARCHITECTURES = ("amd64", "arm64")
 
@@ -26,7 +27,7 @@ def main() -> None:
             size = sum(package.size for package in packages) / 1e6
             say(f"{arch}: Bazel {debian.check_series(packages)}, {len(packages)} packages, {size:.0f} MB")
             record[arch] = {entry.pop("name"): entry for entry in map(asdict, packages)}
-    debian.LOCK_FILE.write_text(json.dumps({"suite": debian.SUITE, "packages": record}, indent=1) + "\n")
+    LOCK_FILE.write_text(json.dumps({"suite": debian.SUITE, "packages": record}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,6 @@ from .find import SERIES
 from .report import EntryError, Progress
 from .trust import write_trust_store
 
-# Part of a tree's identity: count up when this module changes what it makes.
-RECIPE = 2
-
 _UNUSED = (
     "usr/include", "usr/lib/debug", "usr/share/bash-completion", "usr/share/doc", "usr/share/gcc",
     "usr/share/gdb", "usr/share/lintian", "usr/share/man", "usr/share/maven-repo",

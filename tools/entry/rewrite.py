@@ -7,12 +7,14 @@ query and cquery it becomes an expression. A call without such a pattern is retu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .command_line import CommandLine, parse
 from .report import EntryError
 
 LAYERS = ("l0", "l1", "l2", "l3", "l4")
+# Each test carries the tag of its layer, or this one: tools/rules.
+_FAULTS = "faults"
 
 _PATTERN = re.compile(r"(-?)((?://)?(?:[^:\s/][^:\s]*/|)\.\.\.):(l[0-4])")
 # The same inside a query expression: neither quoted nor a part of a longer word.
@@ -22,8 +24,7 @@ _QUOTED_OR_PATTERN = re.compile(
 _FILTER = "--test_tag_filters"
 
 
-@dataclass(frozen=True)
-class Rewritten:
+class Rewritten(NamedTuple):
     """The arguments for Bazel. `layers`: those that a run of tests is now limited to, empty otherwise."""
 
     arguments: list[str]
@@ -31,8 +32,7 @@ class Rewritten:
     layers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Target:
+class _Target(NamedTuple):
     """A target pattern of the call, and the layer that it asks for ("" for an ordinary pattern)."""
 
     index: int
@@ -154,13 +154,13 @@ def combine(given: str, layers: list[str]) -> str:
     """A value of --test_tag_filters: what the user gave AND (any of `layers`).
 
     Bazel ORs positive tags. For layers and cards there are combined tags (l1-2card); beside other tags the
-    layer is said as "none of the other layers".
+    layer is said as "nothing else than it".
     """
     tags, excluded = _filters(given)
     if all(re.fullmatch(r"\d+card", tag) for tag in tags):
         tags = [f"{layer}-{tag}" for layer in layers for tag in tags] or layers
     else:
-        excluded += [f"-{layer}" for layer in LAYERS if layer not in layers]
+        excluded += [f"-{kind}" for kind in (*LAYERS, _FAULTS) if kind not in layers]
     return ",".join([*tags, *excluded])
 
 

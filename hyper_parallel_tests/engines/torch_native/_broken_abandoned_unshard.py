@@ -1,8 +1,7 @@
-"""After reshard() FSDP2 still uses an asynchronous unshard from before: the next one gets the old parameters."""
+"""FSDP2 lets an asynchronous unshard outlive reshard(): the next unshard gets the old parameters from it."""
 
 import tempfile
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,8 @@ class Launch:
         """Leave nothing behind, whatever has failed."""
         processes.kill(list(self.running()))
         self._process.wait()
+        for folder in self._socket_folders():
+            shutil.rmtree(folder)
 
     def _environment(self) -> dict[str, str]:
         own = {
@@ -161,8 +164,8 @@ class Launch:
             raise
         code = self._process.returncode
         if code >= 0:
-            left = sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
-            assert not left, f"left in the temporary folder: {left}"
+            left = [*map(str, self.temporary.rglob("*")), *map(str, self._socket_folders())]
+            assert not left, f"left in temporary folders: {left}"
         return Run(
             code=code,
             terminal=self.terminal,
@@ -181,6 +184,11 @@ class Launch:
                 return
             assert time.monotonic() < end, f"the launch did not end within {LIMIT_S:.0f} s"
             self._segments |= _segments_of(self.running())
+
+    def _socket_folders(self) -> list[Path]:
+        """The folders of this launch outside of its temporary folder: sockets need short paths."""
+        links = [link for link in Path("/tmp").glob("hyper_parallel_tests-*/tmp") if link.is_symlink()]
+        return [link.parent for link in links if link.readlink().is_relative_to(self.temporary)]
 
     def _left_segments(self) -> list[str]:
         """Shared memory that this launch was seen to use and that is still there; others have their own."""

@@ -75,7 +75,7 @@ def layer_test(
         cards = parsed.cards,
         layer = parsed.kind,
         srcs = srcs,
-        deps = deps + _engine_deps(capabilities) + _model_deps(models) + _fault_deps(domain),
+        deps = deps + _engine_deps(capabilities) + _model_deps(models) + _fault_deps(),
         data = data,
         mechanisms = mechanisms,
         size = size,
@@ -174,13 +174,13 @@ def _engine_deps(capabilities):
 def _model_deps(models):
     return ["//hyper_parallel_tests/models:" + model for model in models]
 
-def _fault_deps(domain):
+def _fault_deps():
     """With --//tools/rules:fault=ID the launcher must find that fault; without, no test depends on the catalogue."""
     if not is_domain(native.package_name()):
         return []
     return select({
         "//tools/rules:no_fault": [],
-        "//conditions:default": ["//hyper_parallel_tests/faults:" + domain],
+        "//conditions:default": ["//hyper_parallel_tests/faults:all_catalogues"],
     })
 
 def _check(problems):
