@@ -1,7 +1,7 @@
 """The fault catalogue: deliberate defects that the net must notice.
 
-One module a capability (`faults/collectives.py`, ...) declares faults with `@fault(...)`; `fault_test` targets prove that
-the named contracts fail under them.
+Modules such as `faults/collectives.py` declare faults with `@fault(...)`; `fault_test` targets prove that the named
+contracts fail under them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,9 @@ def fault(
     if layer not in _LAYERS:
         raise ValueError(f"fault {id}: layer {layer!r} is none of {', '.join(_LAYERS)}")
     if not must_fail or not symptom or not capability:
-        raise ValueError(f"fault {id}: it needs a symptom, a capability and at least one contract that must fail")
+        raise ValueError(
+            f"fault {id}: it needs a symptom, a capability and at least one contract that must fail"
+        )
     if isinstance(ranks, str) and ranks not in {"all", "any"}:
         raise ValueError(f'fault {id}: ranks is "all", "any" or a list of ranks, not {ranks!r}')
     if isinstance(applied_on, str) and applied_on != "all":
@@ -72,7 +74,9 @@ def fault(
     def declare(install: Callable[[Patch], None]) -> Callable[[Patch], None]:
         known = _FAULTS.get(id)
         if known is not None and known.install.__module__ != install.__module__:
-            raise ValueError(f"fault {id} is declared twice: in {known.install.__module__} and {install.__module__}")
+            raise ValueError(
+                f"fault {id} is declared twice: in {known.install.__module__} and {install.__module__}"
+            )
         _FAULTS[id] = Fault(
             id=id,
             symptom=symptom,

@@ -69,7 +69,9 @@ class Patch:
     def _owner(self, target: str) -> tuple[Any, str]:
         module_name, colon, qualified = target.partition(":")
         if not colon or not qualified:
-            raise FaultDoesNotFit(f"{self._fault}: target {target!r} is not of the form module:qualified.name")
+            raise FaultDoesNotFit(
+                f"{self._fault}: target {target!r} is not of the form module:qualified.name"
+            )
         try:
             owner: Any = importlib.import_module(module_name)
         except ImportError as error:
@@ -77,7 +79,9 @@ class Patch:
         *path, name = qualified.split(".")
         for step in [*path, name]:
             if not hasattr(owner, step):
-                raise FaultDoesNotFit(f"{self._fault}: {module_name} has no {qualified}; update the fault to this version")
+                raise FaultDoesNotFit(
+                    f"{self._fault}: {module_name} has no {qualified}; update the fault to this version"
+                )
             if step is not name:
                 owner = getattr(owner, step)
         return owner, name
@@ -87,7 +91,9 @@ class Patch:
             return
         found = tuple(inspect.signature(original).parameters)[: len(parameters)]
         if found != tuple(parameters):
-            raise FaultDoesNotFit(f"{self._fault}: {target} takes {found}, the fault was written for {tuple(parameters)}")
+            raise FaultDoesNotFit(
+                f"{self._fault}: {target} takes {found}, the fault was written for {tuple(parameters)}"
+            )
 
 
 _INHERITED = object()

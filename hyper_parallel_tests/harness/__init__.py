@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hyper_parallel_tests.harness.judging import trace as trace
-    from hyper_parallel_tests.harness.judging.determinism import assert_bitwise_repeatable as assert_bitwise_repeatable
+    from hyper_parallel_tests.harness.judging.determinism import (
+        assert_bitwise_repeatable as assert_bitwise_repeatable,
+    )
     from hyper_parallel_tests.harness.judging.parity import assert_close as assert_close
     from hyper_parallel_tests.harness.judging.parity import assert_differs as assert_differs
     from hyper_parallel_tests.harness.judging.parity import assert_parity as assert_parity

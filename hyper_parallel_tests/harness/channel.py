@@ -13,7 +13,6 @@ import struct
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-
 TEXT_LIMIT = 2**16
 
 

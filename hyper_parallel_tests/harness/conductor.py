@@ -17,7 +17,14 @@ import pytest
 
 from hyper_parallel_tests.harness import channel, marks
 from hyper_parallel_tests.harness.expectations import Expectations
-from hyper_parallel_tests.harness.group import WATCHDOG, CaseRecord, Group, Interrupted, StartError, UsageError
+from hyper_parallel_tests.harness.group import (
+    WATCHDOG,
+    CaseRecord,
+    Group,
+    Interrupted,
+    StartError,
+    UsageError,
+)
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.rank import Orders
 from hyper_parallel_tests.harness.verdict import Verdict, judge
@@ -103,13 +110,17 @@ class Conductor:
 
     # -- cases
 
-    def run(self, cases: tuple[channel.CaseInfo, ...], plan: list[int]) -> Iterator[tuple[channel.CaseInfo, Verdict, CaseRecord]]:
+    def run(
+        self, cases: tuple[channel.CaseInfo, ...], plan: list[int]
+    ) -> Iterator[tuple[channel.CaseInfo, Verdict, CaseRecord]]:
         """Run the cases numbered in `plan` one after the other on groups without a catalogued fault."""
         for position, index in enumerate(plan):
             following = plan[position + 1] if position + 1 < len(plan) else None
             yield cases[index], *self.run_one(cases[index], channel.Run(index, following), self.options.fault)
 
-    def run_one(self, info: channel.CaseInfo, order: channel.Run, fault: str = "", limit: float = 0.0) -> tuple[Verdict, CaseRecord]:
+    def run_one(
+        self, info: channel.CaseInfo, order: channel.Run, fault: str = "", limit: float = 0.0
+    ) -> tuple[Verdict, CaseRecord]:
         """Run one case; `limit` in seconds overrides the case's own."""
         group = self.group(fault)
         limit = self._limit(info, limit)
@@ -117,7 +128,9 @@ class Conductor:
         try:
             record = group.run(order, max(1.0, min(limit, left)))
         except Interrupted as interruption:
-            self._reporter.case(info, judge(info, interruption.record, self._reporter.statements), interruption.record)
+            self._reporter.case(
+                info, judge(info, interruption.record, self._reporter.statements), interruption.record
+            )
             self.drop()
             raise interruption.__cause__ from None
         if record.stopped == WATCHDOG and left < limit:
@@ -146,18 +159,24 @@ class Conductor:
         return timeout is not None and time.monotonic() - self._begun > max(timeout - _MARGIN_S, timeout / 2)
 
 
-def _same_collection(expected: tuple[channel.CaseInfo, ...], found: list[channel.Collected], reference: str) -> None:
+def _same_collection(
+    expected: tuple[channel.CaseInfo, ...], found: list[channel.Collected], reference: str
+) -> None:
     names = [case.nodeid for case in expected]
     for rank, one in enumerate(found):
         other = [case.nodeid for case in one.cases]
         if other == names:
             continue
-        where = next((i for i, (a, b) in enumerate(zip(names, other, strict=False)) if a != b), min(len(names), len(other)))
+        where = next(
+            (i for i, (a, b) in enumerate(zip(names, other, strict=False)) if a != b),
+            min(len(names), len(other)),
+        )
         theirs = names[where] if where < len(names) else "nothing more"
         ours = other[where] if where < len(other) else "nothing more"
         raise StartError(
             f"rank {rank} collected {len(other)} cases and {reference} {len(names)}; they part at number {where}: "
-            f"rank {rank} has {ours}, {reference} has {theirs}\nEach rank must collect the same cases in the same order: "
+            f"rank {rank} has {ours}, {reference} has {theirs}\n"
+            "Each rank must collect the same cases in the same order: "
             "parametrize ids and order must not depend on the rank, a hash seed or the clock."
         )
 
@@ -200,7 +219,9 @@ class Reporter:
         """Report one item of any kind that ended with `verdict`."""
         hook = self.session.config.hook
         hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
+        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(
+            verdict.kind, "failed"
+        )
         longrepr: Any = None
         if outcome == "skipped":
             longrepr = (location[0], location[1] or 0, verdict.text)
@@ -286,7 +307,11 @@ class CasesSession:
             if session.shouldfail or session.shouldstop:
                 break
             if self._conductor.time_is_up():
-                not_run = [found.cases[index].nodeid for index in plan if found.cases[index].nodeid not in self._conductor.verdicts]
+                not_run = [
+                    found.cases[index].nodeid
+                    for index in plan
+                    if found.cases[index].nodeid not in self._conductor.verdicts
+                ]
                 if not_run:
                     raise StartError("the target's time is up; not run:\n" + "\n".join(not_run))
 
@@ -294,7 +319,9 @@ class CasesSession:
 def report_error(reporter: Reporter, session: pytest.Session, what: str, text: str) -> None:
     """A failure that belongs to no single case is an item of its own, so that no report can miss it."""
     verdict = Verdict("error", (), None, text.partition("\n")[0], text)
-    reporter.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
+    reporter.outcome(
+        f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")]
+    )
     session.testscollected += 1
 
 

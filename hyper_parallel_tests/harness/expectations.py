@@ -38,7 +38,11 @@ class Expectations:
         A known defect that shows becomes `expected-broken`; a case that passes against its expectation becomes
         `unexpectedly-held`, which is red: the entry is to be removed.
         """
-        known = contracts.expected_broken(self._broken, info.nodeid, info.contracts, engine_version) if self._broken else None
+        known = (
+            contracts.expected_broken(self._broken, info.nodeid, info.contracts, engine_version)
+            if self._broken
+            else None
+        )
         if known is None:
             return verdict
         what = known.contract or known.case
@@ -47,6 +51,9 @@ class Expectations:
             return replace(verdict, kind="expected-broken", headline=known.sentence, text=text)
         if verdict.passed:
             head = f"holds although {what} is expected to be broken on engine version {engine_version}"
-            text = f"{head}: {known.sentence}\nIf it is mended, remove the entry and {known.reproduction.name}; if not, the case is too weak."
+            text = (
+                f"{head}: {known.sentence}\n"
+                f"If it is mended, remove the entry and {known.reproduction.name}; if not, the case is too weak."
+            )
             return replace(verdict, kind="unexpectedly-held", headline=head, text=text)
         return verdict

@@ -116,9 +116,16 @@ class Group:
             dead = [rank for rank in range(len(self._lines)) if self._ranks.exit_code(rank) is not None]
             missing = [rank for rank in dead if rank not in collected]
             if missing or time.monotonic() > end:
-                raise StartError(self._start_failure(missing or sorted(set(range(len(self._lines))) - collected.keys()), limit_s))
+                raise StartError(
+                    self._start_failure(
+                        missing or sorted(set(range(len(self._lines))) - collected.keys()), limit_s
+                    )
+                )
             known = [line for line in self._lines if line is not None]
-            multiprocessing.connection.wait([self._listener.socket, *known] if len(collected) < len(known) else [self._listener.socket], 0.05)
+            multiprocessing.connection.wait(
+                [self._listener.socket, *known] if len(collected) < len(known) else [self._listener.socket],
+                0.05,
+            )
         return [collected[rank] for rank in range(len(self._lines))]
 
     def _first_word(self, rank: int, line: Connection) -> channel.Collected:
@@ -160,8 +167,13 @@ class Group:
 
     def run(self, order: channel.Run, limit_s: float) -> CaseRecord:
         """Run one case on all ranks; returns when each has finished, died or been stopped after `limit_s` seconds."""
-        record = CaseRecord([RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s)
-        offsets = [_Offsets(_size(self._orders.log(rank)), _size(self._orders.stacks(rank))) for rank in range(len(self._lines))]
+        record = CaseRecord(
+            [RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s
+        )
+        offsets = [
+            _Offsets(_size(self._orders.log(rank)), _size(self._orders.stacks(rank)))
+            for rank in range(len(self._lines))
+        ]
         begun = time.monotonic()
         for rank, line in enumerate(self._lines):
             try:
@@ -219,14 +231,16 @@ class Group:
     # -- evidence
 
     def _gather_evidence(self, record: CaseRecord, offsets: list[_Offsets]) -> None:
-        """Fill in what the report of a troubled case quotes; ranks are asked together, so that silent ones cost once."""
+        """Fill in what the report of a troubled case quotes; ranks are asked together, so silent ones cost once."""
         if not record.clean:
             answers = self._ask([one.rank for one in record.ranks if one.died_at is None])
             stuck = self._stacks([one.rank for one in record.ranks if not one.finished], answers)
             for one in record.ranks:
                 one.output = _excerpt(self._orders.log(one.rank), offsets[one.rank].log)
                 if one.died_at is not None:
-                    one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
+                    one.stacks = stacks.readable(
+                        _read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks)
+                    )
                     continue
                 one.stacks = stuck.get(one.rank, "")
                 one.collectives = answers[one.rank].collectives if one.rank in answers else (_NO_ANSWER,)
@@ -263,7 +277,9 @@ class Group:
             with contextlib.suppress(OSError):
                 os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
         for rank, text in self._read_stacks(begins).items():
-            found[rank] = text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
+            found[rank] = (
+                text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
+            )
         return found
 
     def _read_stacks(self, begins: dict[int, int]) -> dict[int, str]:
@@ -275,7 +291,10 @@ class Group:
             if sizes == seen and all(sizes[rank] > begins[rank] for rank in begins):
                 break
             time.sleep(0.02)
-        return {rank: stacks.readable(_read_from(self._orders.stacks(rank), begin)) for rank, begin in begins.items()}
+        return {
+            rank: stacks.readable(_read_from(self._orders.stacks(rank), begin))
+            for rank, begin in begins.items()
+        }
 
     # -- end
 
@@ -289,10 +308,17 @@ class Group:
         if not left:
             self._close()
             failed = {rank: code for rank in range(len(begins)) if (code := self._ranks.exit_code(rank))}
-            said = [f"rank {rank}:\n{_excerpt(self._orders.log(rank), begins[rank])}".strip() for rank in failed]
-            how = [f"rank {rank} {processes.exit_text(code)} at the end of the session" for rank, code in failed.items()]
+            said = [
+                f"rank {rank}:\n{_excerpt(self._orders.log(rank), begins[rank])}".strip() for rank in failed
+            ]
+            how = [
+                f"rank {rank} {processes.exit_text(code)} at the end of the session"
+                for rank, code in failed.items()
+            ]
             return "\n".join(["; ".join(how), *said]).strip()
-        where = "\n".join(f"rank {rank}:\n{text}" for rank, text in self._stacks(left, self._ask(left)).items())
+        where = "\n".join(
+            f"rank {rank}:\n{text}" for rank, text in self._stacks(left, self._ask(left)).items()
+        )
         self.kill()
         return f"ranks {left} did not leave within {grace_s:.0f} s of the end of the session\n{where}"
 
@@ -302,7 +328,7 @@ class Group:
         self._close()
 
     def _close(self) -> None:
-        """Give back what ranks that are gone held; torch's shared memory outlives a process that ends in no good order."""
+        """Give back what ranks that are gone held; torch's shared memory outlives a process that was killed."""
         for line in [*self._lines, *self._probes]:
             if line is not None:
                 line.close()

@@ -1,4 +1,6 @@
-"""Run test files on ranks: `python -m hyper_parallel_tests.harness.launch --cards 2 PATH[::case] [-k EXPR] [--pdb-rank 0]`.
+"""Run test files on ranks.
+
+    python -m hyper_parallel_tests.harness.launch --cards 2 PATH[::case] [-k EXPR] [--pdb-rank 0]
 
 Exit codes are pytest's: 0 all passed, 1 a failure, 2 interrupted, 4 wrong usage, 5 nothing to run.
 """
@@ -57,7 +59,9 @@ def _launch(options: Options, folder: Path) -> int:
     reporter = Reporter(_statements(options))
     conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine))
     try:
-        code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
+        code = int(
+            pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)])
+        )
     finally:
         conductor.drop()
         listener.close()
@@ -81,8 +85,20 @@ def _session(options: Options, conductor: Conductor, reporter: Reporter) -> obje
 def _pytest_args(options: Options) -> list[str]:
     """The conductor's session takes the reporting half of the arguments; selection is the ranks' business."""
     xml = [f"--junitxml={options.xml}"] if options.xml else []
-    plain = ["-c", os.devnull, "--rootdir", str(options.root), "-rfEs", "-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
-    return [*plain, "-p", "no:faulthandler", *xml, *options.pytest_args]
+    plain = [
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(options.root),
+        "-rfEs",
+        "-o",
+        "junit_family=xunit1",
+        "-p",
+        "no:cacheprovider",
+    ]
+    # Capturing would take standard input away, which the rank in pdb takes over.
+    debug = ["-s"] if options.pdb_rank is not None else []
+    return [*plain, "-p", "no:faulthandler", *debug, *xml, *options.pytest_args]
 
 
 def _modules_to_load(options: Options) -> list[str]:
@@ -106,7 +122,11 @@ def _statements(options: Options) -> dict[str, str]:
     for folder in dict.fromkeys(Path(name.partition("::")[0]).parent for name in options.files):
         with contextlib.suppress(OSError, tomllib.TOMLDecodeError):
             table = tomllib.loads((folder / "contracts.toml").read_text())
-            said |= {one["id"]: one["statement"] for one in table.get("contract", []) if "id" in one and "statement" in one}
+            said |= {
+                one["id"]: one["statement"]
+                for one in table.get("contract", [])
+                if "id" in one and "statement" in one
+            }
     return said
 
 

@@ -14,12 +14,22 @@ _FLAGS = flags.FlagValues()
 flags.DEFINE_integer("cards", 1, "ranks to start, one per card", lower_bound=1, flag_values=_FLAGS)
 flags.DEFINE_enum("device", "cpu", ["cpu", "cuda", "npu"], "where the ranks compute", flag_values=_FLAGS)
 flags.DEFINE_string("engine", "torch_native", "the system under test", flag_values=_FLAGS)
-flags.DEFINE_string("layer", "", "the layer that the files belong to (l0 runs without a process group)", flag_values=_FLAGS)
+flags.DEFINE_string(
+    "layer", "", "the layer that the files belong to (l0 runs without a process group)", flag_values=_FLAGS
+)
 flags.DEFINE_string("fault", "", "run with this one fault applied on every rank", flag_values=_FLAGS)
-flags.DEFINE_list("faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS)
-flags.DEFINE_float("watchdog", 0.0, "seconds one case may take, over the default", lower_bound=0.0, flag_values=_FLAGS)
-flags.DEFINE_float("startup", 120.0, "seconds the ranks may take to come up", lower_bound=1.0, flag_values=_FLAGS)
-flags.DEFINE_integer("pdb_rank", -1, "drop this rank into pdb on a failure; no watchdog then", flag_values=_FLAGS)
+flags.DEFINE_list(
+    "faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS
+)
+flags.DEFINE_float(
+    "watchdog", 0.0, "seconds one case may take, over the default", lower_bound=0.0, flag_values=_FLAGS
+)
+flags.DEFINE_float(
+    "startup", 120.0, "seconds the ranks may take to come up", lower_bound=1.0, flag_values=_FLAGS
+)
+flags.DEFINE_integer(
+    "pdb_rank", -1, "drop this rank into pdb on a failure; no watchdog then", flag_values=_FLAGS
+)
 flags.DEFINE_enum(
     "start_method", "", ["", "forkserver", "spawn"], "how ranks start (default by device)", flag_values=_FLAGS
 )
@@ -66,7 +76,7 @@ class Options:
 
     @property
     def root(self) -> Path:
-        """What the names of cases are relative to: the working directory, or the files' own where they lie elsewhere."""
+        """What the names of cases are relative to: the working directory, or the files' own if they lie elsewhere."""
         folders = [Path(os.path.abspath(name.partition("::")[0])).parent for name in self.files]
         if all(folder.is_relative_to(Path.cwd()) for folder in folders):
             return Path.cwd()
@@ -100,7 +110,9 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
     if not files:
         raise UsageError("no test file given: name at least one PATH or PATH::case")
     if _FLAGS.pdb_rank >= _FLAGS.cards:
-        raise UsageError(f"--pdb_rank={_FLAGS.pdb_rank} does not exist: with --cards={_FLAGS.cards} ranks are 0..{_FLAGS.cards - 1}")
+        raise UsageError(
+            f"--pdb_rank={_FLAGS.pdb_rank} does not exist: with --cards={_FLAGS.cards} ranks are 0..{_FLAGS.cards - 1}"
+        )
     if _FLAGS.fault and _FLAGS.faults:
         raise UsageError("--fault runs cases under one fault, --faults proves a catalogue: give one of them")
     return Options(

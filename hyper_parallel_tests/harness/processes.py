@@ -59,7 +59,14 @@ def is_running(pid: int) -> bool:
 
 def state_of(pid: int) -> str:
     """What the kernel says that `pid` does: running, sleeping, stopped (as by SIGSTOP), ..."""
-    known = {"R": "running", "S": "sleeping", "D": "in an uninterruptible wait", "T": "stopped", "t": "traced", "Z": "dead"}
+    known = {
+        "R": "running",
+        "S": "sleeping",
+        "D": "in an uninterruptible wait",
+        "T": "stopped",
+        "t": "traced",
+        "Z": "dead",
+    }
     return known.get(_state(pid), "gone")
 
 

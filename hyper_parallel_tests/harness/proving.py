@@ -50,13 +50,20 @@ class ProvingSession:
         session.testscollected = len(mine)
         for number, one in enumerate(mine):
             if self._conductor.time_is_up():
-                raise StartError("the target's time is up; not proven:\n" + "\n".join(left.id for left in mine[number:]))
+                raise StartError(
+                    "the target's time is up; not proven:\n" + "\n".join(left.id for left in mine[number:])
+                )
             started = time.time()
             try:
                 verdict, properties = self._prove(one)
             except StartError as error:
-                text = f"{one.id}: the ranks did not start with the fault applied, so it proves nothing\n{error}"
-                verdict, properties = Verdict("error", (), None, text.partition("\n")[0], text), [("fault", one.id)]
+                text = (
+                    f"{one.id}: the ranks did not start with the fault applied, so it proves nothing\n{error}"
+                )
+                verdict, properties = (
+                    Verdict("error", (), None, text.partition("\n")[0], text),
+                    [("fault", one.id)],
+                )
             nodeid = f"faults/{one.capability}::{one.id}"
             location = (f"faults/{one.capability}", None, one.id)
             properties.append(("verdict", verdict.kind))

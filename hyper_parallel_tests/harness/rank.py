@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,7 +54,9 @@ def main(orders: Orders) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _settle_in(orders, rank)
     line = channel.connect(orders.address)
-    threading.Thread(target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True).start()
+    threading.Thread(
+        target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True
+    ).start()
     reporter = _Reporter(line, orders, rank, size)
     try:
         code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
@@ -94,7 +95,7 @@ def _settle_in(orders: Orders, rank: int) -> None:
     own.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
-    # Where torch chooses this itself, on the first optimizer, the first case would seem to have changed the environment.
+    # torch would choose this itself, on the first optimizer, and the case would seem to have changed the environment.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own / "inductor"))
 
 
@@ -108,9 +109,21 @@ def _take_terminal(conductor: str) -> None:
 
 def _pytest_args(options: Options, rank: int) -> list[str]:
     debug = ["--pdb"] if options.pdb_rank == rank else []
-    plain = ["-c", os.devnull, "--rootdir", str(options.root), "--import-mode=importlib", "--strict-markers", "-s"]
+    plain = [
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(options.root),
+        "--import-mode=importlib",
+        "--strict-markers",
+        "-s",
+    ]
     brief = ["--tb=short", "-o", "log_level=WARNING"]
-    without = [word for name in ("cacheprovider", "faulthandler", "junitxml", "unraisableexception") for word in ("-p", f"no:{name}")]
+    without = [
+        word
+        for name in ("cacheprovider", "faulthandler", "junitxml", "unraisableexception")
+        for word in ("-p", f"no:{name}")
+    ]
     return [*plain, *brief, *without, *debug, *_for_ranks(options.pytest_args), *options.files]
 
 
@@ -250,13 +263,17 @@ class _Reporter:
         if not self._strayed.exists():
             return []
         self._strayed.unlink()
-        return ["a child process that the case forked came back from the case; end such a child with os._exit()"]
+        return [
+            "a child process that the case forked came back from the case; end such a child with os._exit()"
+        ]
 
 
 def _case_info(item: pytest.Item) -> channel.CaseInfo:
     doc = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().partition("\n")[0]
     own = item.get_closest_marker("own_process_group") is not None
-    return channel.CaseInfo(item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc)
+    return channel.CaseInfo(
+        item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc
+    )
 
 
 def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Phase:
@@ -269,9 +286,13 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
         kind = "assertion" if asserted else "error"
         summary = error.exconly(tryshort=False) if error is not None else "failed"
         exception = error.type.__name__ if error is not None else ""
-    sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
+    sections = "".join(
+        f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title
+    )
     text = channel.bounded(report.longreprtext) + sections
-    return channel.Phase(report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception)
+    return channel.Phase(
+        report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception
+    )
 
 
 def _exit_phase(error: BaseException) -> channel.Phase:
@@ -279,7 +300,9 @@ def _exit_phase(error: BaseException) -> channel.Phase:
     when = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("(")[2].rstrip(")") or "call"
     summary = f"{type(error).__name__}: {error} (it would end the whole session)"
     text = "".join(traceback.format_exception(error, limit=-3))
-    return channel.Phase(when, "error", time.time(), 0.0, channel.bounded(summary), channel.bounded(text), type(error).__name__)
+    return channel.Phase(
+        when, "error", time.time(), 0.0, channel.bounded(summary), channel.bounded(text), type(error).__name__
+    )
 
 
 def _skip_reason(report: pytest.TestReport) -> str:

@@ -111,7 +111,9 @@ def _with_environment(environment: dict[str, str], main: Callable[..., None], ar
 class _Elastic:
     """Ranks under torch's elastic agent, driven step by step: the conductor decides what a death means."""
 
-    def __init__(self, main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str) -> None:
+    def __init__(
+        self, main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str
+    ) -> None:
         from torch.distributed.elastic.agent.server.api import WorkerSpec
         from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -163,7 +165,10 @@ class _Elastic:
 @contextlib.contextmanager
 def _own_signal_handlers() -> Iterator[None]:
     """Keep the conductor's handlers: the agent installs its own, which only raise where it happens to wait."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    kept = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
     try:
         yield
     finally:

@@ -24,8 +24,8 @@ _PENDING = re.compile(r"\bPENDING\b|\bis inside\b|\bwaits at\b")
 class RankVerdict:
     """What one rank contributes.
 
-    `kind` is passed, skipped, assertion, error, leak, crash, hang, waiting (stopped for a reason that is not its own) or
-    peer (an error that only says that a peer is gone).
+    `kind` is passed, skipped, assertion, error, leak, crash, hang, waiting (stopped for a reason that is not its own)
+    or peer (an error that only says that a peer is gone).
     """
 
     rank: int
@@ -45,8 +45,8 @@ class Verdict:
     """The judgement of one case over all its ranks.
 
     Attributes:
-        kind: passed, skipped, assertion, error, leak, crash, hang, uneven (ranks disagree about skipping), stopped (from
-            outside: an interruption, the target's time, too much output).
+        kind: passed, skipped, assertion, error, leak, crash, hang, uneven (ranks disagree about skipping), stopped
+            (from outside: an interruption, the target's time, too much output).
         ranks: one entry a rank.
         first: the rank that failed first by its own doing, None where none failed.
         headline: one line for summaries.
@@ -103,8 +103,14 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
         kind = "peer" if worst.kind == "error" and _SYMPTOM.search(worst.summary) else worst.kind
         return RankVerdict(one.rank, kind, worst.at, worst.summary, worst)
     if one.died_at is not None:
-        how = processes.exit_text(one.exit_code) if one.exit_code is not None else "its line to the launcher was cut"
-        return RankVerdict(one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}")
+        how = (
+            processes.exit_text(one.exit_code)
+            if one.exit_code is not None
+            else "its line to the launcher was cut"
+        )
+        return RankVerdict(
+            one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}"
+        )
     if one.done is None:
         kind = "hang" if record.stopped == WATCHDOG else "waiting"
         return RankVerdict(one.rank, kind, record.started + record.limit, _where(one))
@@ -119,7 +125,11 @@ def _where(one: RankRecord) -> str:
     if pending := [line for line in one.collectives if _PENDING.search(line)]:
         return "still " + re.sub(r"^MainThread (?=is inside|waits at)", "", pending[-1]).removeprefix("is ")
     main = stacks.main_thread(one.stacks)
-    return f"still runs at {main[0]}" if main else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
+    return (
+        f"still runs at {main[0]}"
+        if main
+        else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
+    )
 
 
 def _waits_for_peers(one: RankRecord) -> bool:
@@ -140,7 +150,11 @@ def _first_cause(each: tuple[RankVerdict, ...], record: CaseRecord) -> RankVerdi
 
 
 def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], record: CaseRecord) -> str:
-    failed = [one.rank for one in each if one.kind == first.kind or one.kind not in {"passed", "skipped", "waiting", "peer"}]
+    failed = [
+        one.rank
+        for one in each
+        if one.kind == first.kind or one.kind not in {"passed", "skipped", "waiting", "peer"}
+    ]
     of = f"of {len(each)}"
     line = first.summary.strip().partition("\n")[0]
     line = line if len(line) <= _LINE_LIMIT else f"{line[:_LINE_LIMIT]}..."
@@ -161,11 +175,22 @@ def _ranks(numbers: list[int]) -> str:
 
 
 def _report(
-    info: CaseInfo, record: CaseRecord, each: tuple[RankVerdict, ...], first: RankVerdict, headline: str, statements: dict[str, str]
+    info: CaseInfo,
+    record: CaseRecord,
+    each: tuple[RankVerdict, ...],
+    first: RankVerdict,
+    headline: str,
+    statements: dict[str, str],
 ) -> str:
     lines = [f"contract  {one}  {statements.get(one, '')}".rstrip() for one in info.contracts]
-    lines += [f"case      {info.nodeid}", f"verdict   {headline}", f"time      {record.seconds:.2f} s of {record.limit:.0f} s"]
-    order = sorted(each, key=lambda one: (one.rank != first.rank, one.kind in {"passed", "skipped"}, one.rank))
+    lines += [
+        f"case      {info.nodeid}",
+        f"verdict   {headline}",
+        f"time      {record.seconds:.2f} s of {record.limit:.0f} s",
+    ]
+    order = sorted(
+        each, key=lambda one: (one.rank != first.rank, one.kind in {"passed", "skipped"}, one.rank)
+    )
     for one in order:
         lines += ["", _rank_title(one, first), *_rank_body(one, record.ranks[one.rank])]
     return "\n".join(lines)
@@ -173,7 +198,11 @@ def _report(
 
 def _rank_title(one: RankVerdict, first: RankVerdict) -> str:
     cause = " (first cause)" if one.rank == first.rank else ""
-    said = {"passed": "finished without complaint", "waiting": "was still running when the case was stopped", "peer": "lost a peer"}
+    said = {
+        "passed": "finished without complaint",
+        "waiting": "was still running when the case was stopped",
+        "peer": "lost a peer",
+    }
     return f"=== rank {one.rank}{cause}: {said.get(one.kind, one.kind)} ==="
 
 

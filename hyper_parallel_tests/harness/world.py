@@ -67,7 +67,9 @@ def join_process_group(device: str, rank: int, size: int) -> None:
     import torch.distributed as dist
 
     if size == 1:
-        dist.init_process_group(_BACKENDS[device], store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT)
+        dist.init_process_group(
+            _BACKENDS[device], store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT
+        )
         return
     dist.init_process_group(_BACKENDS[device], rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
 

@@ -1,0 +1,138 @@
+"""Gradients after backward: summed or averaged, and dropped by zero_grad."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    batch,
+    gradients,
+    loss,
+    mine,
+    network,
+    parts,
+    pending_gradients,
+    sharded_network,
+    shards,
+    single_card_gradients,
+    single_card_parameters,
+)
+from hyper_parallel_tests.harness import assert_close, contract
+
+
+@contract("FSDP-L1-03")
+@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@pytest.mark.parametrize("op", ["sum", "avg"])
+def test_set_reduce_op_type(engine, world, ledger, op, comm_fusion):
+    """Op "sum" gives the reference gradient times the world size, "avg" the reference gradient."""
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    model.set_reduce_op_type(op)
+    loss(model, mine(world, batch(world))).backward()
+    factor = world.size if op == "sum" else 1
+    expected = {name: factor * grad for name, grad in single_card_gradients(world, batch(world)).items()}
+    assert_close(gradients(engine, model), parts(world, expected), ledger["fsdp_1d_fp32"], what="gradients")
+
+
+@contract("FSDP-L1-03")
+def test_set_reduce_op_type_in_mid_training(engine, world, ledger):
+    """A switch to sum and back scales that step's gradients alone: momenta and parameters stay sound."""
+    model, single = sharded_network(engine, world), network(world)
+    ours = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    theirs = torch.optim.SGD(single.parameters(), lr=0.01, momentum=0.9)
+    for step, op in enumerate(["avg", "sum", "avg"]):
+        model.set_reduce_op_type(op)
+        loss(model, mine(world, batch(world, seed=step))).backward()
+        loss(single, batch(world, seed=step)).backward()
+        for parameter in single.parameters():
+            parameter.grad *= world.size if op == "sum" else 1
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for what, ours_now, theirs_now in (
+        ("momentum", momenta(ours, model), momenta(theirs, single)),
+        ("parameter", dict(model.named_parameters()), dict(single.named_parameters())),
+    ):
+        assert_close(ours_now, theirs_now, ledger["fsdp_1d_fp32"], what=what)
+
+
+def momenta(optimizer, model) -> dict[str, torch.Tensor]:
+    return {name: optimizer.state[one]["momentum_buffer"] for name, one in model.named_parameters()}
+
+
+@contract("FSDP-L1-03")
+def test_set_reduce_op_type_reaches_one_module(engine, world, ledger):
+    """With recurse=False the op is the module's own: the root's leaves the layers alone."""
+    model = sharded_network(engine, world)
+    model.set_reduce_op_type("sum", recurse=False)
+    model.layers[0].set_reduce_op_type("sum", recurse=False)
+    loss(model, mine(world, batch(world))).backward()
+    expected = single_card_gradients(world, batch(world))
+    for name in ("layers.0.weight", "layers.0.bias"):
+        expected[name] *= world.size
+    assert_close(gradients(engine, model), parts(world, expected), ledger["fsdp_1d_fp32"], what="gradients")
+
+
+@contract("FSDP-L1-03")
+def test_set_reduce_op_type_knows_sum_and_avg_only(engine, world):
+    """Another op is refused by its name."""
+    with pytest.raises(ValueError, match="max"):
+        sharded_network(engine, world).set_reduce_op_type("max")
+
+
+def reduced(model, batches) -> None:
+    """Accumulates with every step reduced."""
+    for rows in batches:
+        loss(model, rows).backward()
+
+
+def pending(model, batches) -> None:
+    """Accumulates with no step reduced."""
+    model.set_requires_gradient_sync(False)
+    reduced(model, batches)
+    model.set_requires_gradient_sync(True)
+
+
+def both(model, batches) -> None:
+    """Accumulates with the first step reduced and the others not."""
+    reduced(model, batches[:1])
+    pending(model, batches[1:])
+
+
+def kept_full(model, batches) -> None:
+    """Accumulates with parameters that stay full between the steps and after them."""
+    model.set_reshard_after_backward(False)
+    reduced(model, batches)
+    model.set_reshard_after_backward(True)
+
+
+@contract("FSDP-L1-04")
+@pytest.mark.parametrize("accumulate", [reduced, pending, both, kept_full], ids=lambda how: how.__name__)
+def test_zero_grad(engine, world, ledger, accumulate):
+    """After three accumulated steps zero_grad leaves no gradient and the same data; the next one is fresh."""
+    model = sharded_network(engine, world)
+    accumulate(model, [mine(world, batch(world, seed=step)) for step in range(3)])
+    assert gradients(engine, model) or pending_gradients(engine, model)
+
+    model.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert gradients(engine, model) == {}
+    assert pending_gradients(engine, model) == {}
+    snapshot = parts(world, single_card_parameters(world))
+    assert_close(shards(engine, model), snapshot, ledger["exact"], what="parameters after zero_grad")
+
+    loss(model, mine(world, batch(world, seed=9))).backward()
+    fresh = parts(world, single_card_gradients(world, batch(world, seed=9)))
+    assert_close(gradients(engine, model), fresh, ledger["fsdp_1d_fp32"], what="gradients after zero_grad")
+
+
+@contract("FSDP-L1-04")
+@pytest.mark.parametrize("accumulate", [reduced, pending], ids=lambda how: how.__name__)
+def test_zero_grad_ends_an_accumulation(engine, world, ledger, accumulate):
+    """Without zero_grad the steps add up, reduced or not: what it drops had been there."""
+    model = sharded_network(engine, world)
+    batches = [batch(world, seed=step) for step in range(4)]
+    accumulate(model, [mine(world, rows) for rows in batches[:3]])
+    reduced(model, [mine(world, batches[3])])
+    summed = parts(world, single_card_gradients(world, *batches))
+    assert_close(gradients(engine, model), summed, ledger["fsdp_1d_fp32"], what="accumulated gradients")

@@ -1,0 +1,95 @@
+"""The network that most cases start from, its data, how it is wrapped, and how a rank's holdings are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from hyper_parallel_tests.domains.fully_shard.reference import part
+from hyper_parallel_tests.harness import World
+from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
+from hyper_parallel_tests.models.seeding import Batch
+
+WIDTH = 6
+ROWS_PER_RANK = 4
+
+loss = mlp_loss
+
+
+def network(world: World, width: int = WIDTH) -> Mlp:
+    """Three linear layers, not wrapped, with the same weights each time."""
+    return mlp(width).to(world.device)
+
+
+def batch(world: World, seed: int = 0, width: int = WIDTH) -> Batch:
+    """Rows for all ranks, the same on each; the mean over the ranks' losses is the whole batch's loss."""
+    return mlp_batch(seed, ROWS_PER_RANK * world.size, width).to(world.device)
+
+
+def mine(world: World, rows: Batch) -> Batch:
+    """This rank's rows of a batch for all ranks."""
+    return rows.part(world.rank, world.size)
+
+
+def wrap(engine: Any, model: nn.Module, children: Iterable[nn.Module], mesh: Any, **options: Any) -> Any:
+    """Wraps children of a model each by itself, then the rest of it."""
+    for child in children:
+        engine.fully_shard(child, mesh=mesh, **options)
+    return engine.fully_shard(model, mesh=mesh, **options)
+
+
+def sharded_network(engine: Any, world: World, width: int = WIDTH, **options: Any) -> Any:
+    """The network, wrapped layer by layer over all ranks."""
+    model = network(world, width)
+    return wrap(engine, model, model.layers, world.mesh(dp=world.size), **options)
+
+
+def single_card_parameters(world: World) -> dict[str, Tensor]:
+    """Parameters of the network on one card."""
+    return {name: parameter.detach() for name, parameter in network(world).named_parameters()}
+
+
+def single_card_gradients(world: World, *batches: Batch) -> dict[str, Tensor]:
+    """Gradients of the network on one card, accumulated over the given batches."""
+    model = network(world)
+    for rows in batches:
+        loss(model, rows).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def parts(world: World, full: dict[str, Tensor]) -> dict[str, Tensor]:
+    """This rank's part of each tensor, divided on dimension 0 over all ranks."""
+    return {name: part(tensor, dim=0, index=world.rank, count=world.size) for name, tensor in full.items()}
+
+
+def shards(engine: Any, model: nn.Module) -> dict[str, Tensor]:
+    """What the optimizer updates on this rank, by parameter."""
+    return {one.name: one.shard for one in engine.managed_parameters(model)}
+
+
+def gradients(engine: Any, model: nn.Module) -> dict[str, Tensor]:
+    """What the optimizer reads on this rank, by parameter; those without a gradient are not in it."""
+    return {one.name: one.grad for one in engine.managed_parameters(model) if one.grad is not None}
+
+
+def pending_gradients(engine: Any, model: nn.Module) -> dict[str, Tensor]:
+    """What waits for a reduction on this rank, by parameter; those without it are not in it."""
+    managed = engine.managed_parameters(model)
+    return {one.name: one.pending_grad for one in managed if one.pending_grad is not None}
+
+
+def resident(engine: Any, model: nn.Module) -> dict[str, Tensor]:
+    """What the modules hold now on this rank, by parameter: full tensors or shards."""
+    return {one.name: one.resident for one in engine.managed_parameters(model)}
+
+
+def full_now(engine: Any, model: nn.Module) -> set[str]:
+    """Names of the parameters that are full tensors now on this rank."""
+    return {one.name for one in engine.managed_parameters(model) if one.resident.shape == one.full_shape}
+
+
+def numels(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """Number of elements by name."""
+    return {name: tensor.numel() for name, tensor in tensors.items()}
