@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,11 +26,11 @@ ROOTS = ("bazel-bootstrap", "libblake3-0", "patchelf")
 
 
 def architecture() -> str:
-    """The machine's Debian architecture, for example amd64."""
-    try:
-        return subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise EntryError(f"expected dpkg, to unpack Debian's Bazel, found none; {OTHER_WAYS}") from error
+    """The machine's Debian architecture, for example amd64. Errors: the machine has no apt and dpkg."""
+    for tool in ("apt-get", "dpkg"):
+        if not shutil.which(tool):
+            raise EntryError(f"expected {tool}, to set up Debian's Bazel, found none; {OTHER_WAYS}")
+    return subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
 
 
 def recorded(arch: str) -> dict[str, Package]:

@@ -15,6 +15,7 @@ _NO_TESTS_FOUND = 4
 _INTERRUPTED = 8
 _LOCAL_ENVIRONMENT = 36
 
+_LEFT_TO_BAZEL = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,8 +32,8 @@ def main(arguments: list[str]) -> int:
         return _BAD_COMMAND_LINE
     try:
         bazel = find.bazel(os.environ)
-    except EntryError as error:
-        say(str(error))
+    except (EntryError, OSError) as error:
+        say(f"no Bazel to run: {error}")
         return _LOCAL_ENVIRONMENT
     except KeyboardInterrupt:
         say("interrupted; the next call goes on from here")
@@ -40,23 +41,27 @@ def main(arguments: list[str]) -> int:
     if bazel.cannot_tell_version and arguments in (["version"], ["--version"]):
         print(f"bazel {bazel.version}" if arguments == ["--version"] else f"Build label: {bazel.version}")
         return 0
+    return _hand_over(bazel, rewritten)
+
+
+def _hand_over(bazel: find.Bazel, rewritten: rewrite.Rewritten) -> int:
     if rewritten.changed:
         import shlex
 
         say(f"runs bazel {shlex.join(rewritten.arguments)}")
     command = [*bazel.command, *rewritten.arguments]
     try:
-        return _wait_for(command, rewritten) if rewritten.layers else os.execv(command[0], command)
+        return _wait_for(command, rewritten.layers) if rewritten.layers else os.execv(command[0], command)
     except OSError as error:
         say(f"expected a Bazel to run at {command[0]} ({bazel.how}), found: {error.strerror}")
         return _LOCAL_ENVIRONMENT
 
 
-def _wait_for(command: list[str], rewritten: rewrite.Rewritten) -> int:
+def _wait_for(command: list[str], layers: tuple[str, ...]) -> int:
     """Run Bazel as a child, to say what exit code 4 means here. Signals reach Bazel, its end becomes ours."""
     import subprocess
 
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    for number in _LEFT_TO_BAZEL:
         # The terminal sends these to Bazel as well, which decides.
         signal.signal(number, lambda *_: None)
     # Held back until there is a process to pass them on to.
@@ -67,10 +72,10 @@ def _wait_for(command: list[str], rewritten: rewrite.Rewritten) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     code = process.wait()
     if code == _NO_TESTS_FOUND:
-        layers = " or ".join(rewritten.layers)
-        say(f"no test of layer {layers} matches the patterns and filters (exit code {code})")
+        say(f"no test of layer {' or '.join(layers)} matches the patterns and filters (exit code {code})")
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        for number in (*_LEFT_TO_BAZEL, *_PASSED_ON):
+            signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 
