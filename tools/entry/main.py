@@ -15,8 +15,10 @@ _NO_TESTS_FOUND = 4
 _INTERRUPTED = 8
 _LOCAL_ENVIRONMENT = 36
 
-_LEFT_TO_BAZEL = (signal.SIGINT, signal.SIGQUIT)
+# While Bazel runs as a child: the terminal sends the first to both, and Bazel decides what they mean.
+_SENT_TO_BOTH = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = _SENT_TO_BOTH + _PASSED_ON
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +53,12 @@ def _hand_over(bazel: find.Bazel, rewritten: rewrite.Rewritten) -> int:
         say(f"runs bazel {shlex.join(rewritten.arguments)}")
     command = [*bazel.command, *rewritten.arguments]
     try:
-        return _wait_for(command, rewritten.layers) if rewritten.layers else os.execv(command[0], command)
+        if rewritten.layers:
+            return _wait_for(command, rewritten.layers)
+        # Python ignores these, and a program keeps what it is started with.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execv(command[0], command)
     except OSError as error:
         say(f"expected a Bazel to run at {command[0]} ({bazel.how}), found: {error.strerror}")
         return _LOCAL_ENVIRONMENT
@@ -61,20 +68,19 @@ def _wait_for(command: list[str], layers: tuple[str, ...]) -> int:
     """Run Bazel as a child, to say what exit code 4 means here. Signals reach Bazel, its end becomes ours."""
     import subprocess
 
-    for number in _LEFT_TO_BAZEL:
-        # The terminal sends these to Bazel as well, which decides.
-        signal.signal(number, lambda *_: None)
-    # Held back until there is a process to pass them on to.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    # Held back until there is a process, which must start with the signals as this one got them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     process = subprocess.Popen(command, preexec_fn=_prepare_child)
     for number in _PASSED_ON:
         signal.signal(number, lambda received, _: process.send_signal(received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    for number in _SENT_TO_BOTH:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     code = process.wait()
     if code == _NO_TESTS_FOUND:
         say(f"no test of layer {' or '.join(layers)} matches the patterns and filters (exit code {code})")
     if code < 0:
-        for number in (*_LEFT_TO_BAZEL, *_PASSED_ON):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
@@ -84,6 +90,6 @@ def _prepare_child() -> None:
     """Take the signals again; if this process is killed, the kernel sends one: no build goes on alone."""
     import ctypes
 
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

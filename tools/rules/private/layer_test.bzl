@@ -68,7 +68,6 @@ def layer_test(
         parsed.problem or cards_problem(name, parsed, cards),
         parsed.problem or srcs_problem(name, [parsed.kind], srcs),
     ])
-    domain = domain_of(native.package_name())
     _test(
         name = full_name(name, parsed),
         kind = parsed.kind,
