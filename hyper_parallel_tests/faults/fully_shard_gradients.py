@@ -1,4 +1,4 @@
-"""Faults of fully_shard's gradients on torch_native: reduction, accumulation and zero_grad."""
+"""Faults of fully_shard on torch_native: reduction and accumulation of gradients, and zero_grad."""
 
 from __future__ import annotations
 
@@ -63,6 +63,26 @@ def gradients_summed_not_averaged(patch: Patch) -> None:
 
     target = f"{_FSDP}._fsdp_collectives:_get_gradient_divide_factors"
     patch.replace(target, make, parameters=("reduce_scatter_group", "all_reduce_group", "reduce_dtype"))
+
+
+@fault(
+    id="fs-reduce-op-not-read",
+    symptom='set_reduce_op_type("sum") is accepted and gradients are averaged all the same.',
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-03"],
+    ranks="all",
+)
+def reduce_op_not_read(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def write_only(self: Any, reduce_op_type: str, recurse: bool = True) -> None:
+            patch.reached()
+            self.reduce_op_type = reduce_op_type
+
+        return write_only
+
+    target = f"{_OURS}.module:HSDPModule.set_reduce_op_type"
+    patch.replace(target, make, parameters=("self", "reduce_op_type", "recurse"))
 
 
 @fault(
@@ -150,7 +170,7 @@ def all_reduce_recurses_always(patch: Patch) -> None:
     layer="l1",
     must_fail=["FSDP-L1-02"],
     applied_on=[3],
-    watchdog=10,
+    watchdog=5,
 )
 def all_reduce_skipped_on_one_rank(patch: Patch) -> None:
     def change(args: list[Any]) -> bool:

@@ -76,6 +76,11 @@ class CaseRecord:
     stopped: str = ""
 
     @property
+    def troubled(self) -> bool:
+        """Whether a rank has failed or died so far."""
+        return any(one.failed or one.died_at is not None for one in self.ranks)
+
+    @property
     def clean(self) -> bool:
         """Whether the same processes may run the next case."""
         return all(one.done is not None and not one.failed and not one.done.rebuild for one in self.ranks)
@@ -194,9 +199,11 @@ class Group:
 
     def _follow(self, record: CaseRecord, deadline: float, offsets: list[_Offsets]) -> None:
         settle = float("inf")
+        # Without a limit a person is at a rank, and its peers wait as long as the person likes.
+        patient = deadline == float("inf")
         while waiting := [one for one in record.ranks if not one.finished]:
             now = time.monotonic()
-            if settle == float("inf") and any(one.failed or one.died_at is not None for one in record.ranks):
+            if settle == float("inf") and not patient and record.troubled:
                 settle = now + SETTLE_S
             if now >= min(deadline, settle):
                 record.stopped = WATCHDOG if deadline <= settle else PEER_FAILED

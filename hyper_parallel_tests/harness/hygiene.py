@@ -39,7 +39,7 @@ class Snapshot:
             threads=frozenset(threading.enumerate()),
             children=frozenset(processes.children(os.getpid())),
             environment={name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
-            directory=os.getcwd(),
+            directory=_directory(),
             streams=_streams(),
             torch=_torch_state(),
             group=_default_group(),
@@ -55,8 +55,8 @@ class Snapshot:
             if after.get(name) != before
         ]
         found += self._environment_changes()
-        if os.getcwd() != self.directory:
-            found.append(f"left the working directory at {os.getcwd()}")
+        if (directory := _directory()) != self.directory:
+            found.append(f"left the working directory at {directory}")
         if _default_group() != self.group and not own_process_group:
             what = "destroyed" if _default_group() is None else "replaced"
             found.append(
@@ -109,6 +109,13 @@ class Snapshot:
             if now.get(name) != self.environment.get(name)
         )
         return [f"left environment variables changed: {', '.join(changed)}"] if changed else []
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "a folder that is gone"
 
 
 def _streams() -> tuple[tuple[int, int] | None, ...]:

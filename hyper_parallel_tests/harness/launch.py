@@ -104,12 +104,12 @@ def _pytest_args(options: Options) -> list[str]:
 def _modules_to_load(options: Options) -> list[str]:
     """What the fork server loads once for all ranks: the engine's capabilities that this target can see, and torch.
 
-    A target of one card without an engine does not pay for torch.
+    A target of layer 0 without an engine does not pay for torch.
     """
     torch = ["torch", "torch.distributed", "hyper_parallel_tests.harness.judging.flight"]
     folder = engine_folder(options.engine)
     if folder is None:
-        return torch if options.cards > 1 else []
+        return torch if options.cards > 1 or options.process_group else []
     names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.name.startswith("_")]
     return [*torch, *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
 

@@ -192,7 +192,8 @@ class _Reporter:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         wanted = self._orders.options.test_filter
-        if not wanted:
+        # Where faults are proven the filter is for their names.
+        if not wanted or self._orders.options.faults:
             return
         kept = [item for item in items if wanted in item.nodeid]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

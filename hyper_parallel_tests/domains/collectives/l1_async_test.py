@@ -38,9 +38,7 @@ def test_result_is_complete_after_wait(engine, world, name):
 
 @contract("COL-1-02")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first-first", "last-first"])
-@pytest.mark.parametrize(
-    "names", [("all_reduce", "all_reduce"), ("all_reduce", "all_to_all_single")], ids="-".join
-)
+@pytest.mark.parametrize("names", [("all_reduce", "all_reduce"), ("all_reduce", "all_to_all_single")], ids="-".join)
 def test_two_outstanding_handles(engine, world, names, order):
     """Two collectives under way end in any order of waiting, each with its own result."""
     started = [start(engine, world, name, value=5.0 + index) for index, name in enumerate(names)]

@@ -9,7 +9,7 @@ from hyper_parallel_tests.harness import contract
 
 ELEMENTS = 64
 # Larger than any socket's buffer: a send cannot end before the receiver reads.
-MANY_ELEMENTS = 4 * 1024 * 1024
+MANY_ELEMENTS = 2 * 1024 * 1024
 
 
 def message(world, value: float, elements: int = ELEMENTS) -> torch.Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hyper_parallel_tests.harness.group import SETTLE_S
 from hyper_parallel_tests.harness.tests.launched import start
 
 pytestmark = pytest.mark.watchdog(300)
@@ -32,11 +33,12 @@ def read_until(terminal: int, text: str) -> str:
 
 
 def test_debugger_on_one_rank(tmp_path: Path, terminal):
-    """--pdb-rank stops that rank at its failure, in its own frame, and goes on when it is let go."""
+    """--pdb-rank stops that rank at its failure, in its own frame, for as long as the person takes."""
     person, program = terminal
     words = ["--pdb-rank=1", "-k", "test_assertion_on_one_rank or test_neighbour_after_assertion"]
-    with start(tmp_path, "failures_program", *words, cards=2, terminal=program) as running:
+    with start(tmp_path, "failures_program", *words, cards=2, terminal=program, NO_COLOR="1") as running:
         read_until(person, "(Pdb)")
+        os.write(person, f"import time; time.sleep({SETTLE_S + 1})\n".encode())
         os.write(person, b"p 6 * 7 + world.rank\n")
         assert "43" in read_until(person, "43")
         os.write(person, b"continue\n")

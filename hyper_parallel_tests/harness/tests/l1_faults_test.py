@@ -73,7 +73,7 @@ def test_other_faults_are_proven_too(run):
 
 def test_one_fault(tmp_path: Path):
     """--test_filter picks faults by their names."""
-    run = launch(tmp_path, "caught_program", CATALOGUE, cards=2, TESTBRIDGE_TEST_ONLY="off-by-one")
+    run = launch(tmp_path, "caught_program", CATALOGUE, TESTBRIDGE_TEST_ONLY="off-by-one")
     assert (run.code, list(run.cases)) == (0, ["demo-off-by-one"])
 
 
@@ -84,8 +84,8 @@ def test_import_error_is_no_kill(tmp_path: Path):
     assert "no_such_module" in run["start"].text
 
 
-def test_cases_under_one_fault(tmp_path: Path):
-    """--fault runs the cases themselves under the fault, to look at what it does."""
-    fault = "--fault=demo-off-by-one"
-    run = launch(tmp_path, "caught_program", fault, TESTBRIDGE_TEST_ONLY="test_sum")
-    assert run.code != 0
+def test_unknown_fault(tmp_path: Path):
+    """Cases under a fault that does not exist do not run, and do not pass."""
+    run = launch(tmp_path, "caught_program", "--fault=no-such-fault")
+    assert (run.code, list(run.cases)) == (1, ["start"])
+    assert "no fault 'no-such-fault'" in run["start"].text

@@ -12,8 +12,8 @@ from hyper_parallel_tests.harness.tests.launched import Launch, Run, start
 
 pytestmark = pytest.mark.watchdog(600)
 
-# Between SIGTERM at a target's timeout and SIGKILL Bazel leaves this much time, unless told otherwise.
-BAZEL_GRACE_S = 15
+# What .bazelrc leaves between SIGTERM at a target's timeout and SIGKILL.
+BAZEL_GRACE_S = 10
 
 INTERRUPTED = ("ctrl_c", "ctrl_c_in_a_terminal", "sigterm", "sigkill")
 RELEASED = ("first", "second", "third", "fourth", "fifth", "sixth")

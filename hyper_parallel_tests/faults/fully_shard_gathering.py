@@ -1,0 +1,165 @@
+"""Faults of fully_shard on torch_native: when parameters are gathered, resharded, and by which setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hyper_parallel_tests.faults import Patch, fault
+
+_FSDP = "torch.distributed.fsdp._fully_shard"
+_OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
+
+
+@fault(
+    id="fs-reshard-flag-not-read",
+    symptom="set_reshard_after_forward(False) is accepted and forward frees the parameters all the same.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01"],
+    ranks="all",
+)
+def reshard_flag_not_read(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def write_only(self: Any, reshard_after_forward: bool, recurse: bool = True) -> None:
+            patch.reached()
+            self.reshard_after_forward = reshard_after_forward
+
+        return write_only
+
+    target = f"{_OURS}.module:HSDPModule.set_reshard_after_forward"
+    patch.replace(target, make, parameters=("self", "reshard_after_forward", "recurse"))
+
+
+@fault(
+    id="fs-never-resharded",
+    symptom="Memory grows with every layer: gathered parameters are never freed.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-1-01"],
+    ranks="all",
+)
+def never_resharded(patch: Patch) -> None:
+    patch.replace(f"{_FSDP}._fsdp_param_group:FSDPParamGroup.reshard", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-stale-gathered-parameters",
+    symptom="The loss stops improving after one step: forward computes with the parameters gathered first.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-2-01"],
+    ranks="all",
+)
+def stale_gathered_parameters(patch: Patch) -> None:
+    first: dict[Any, torch.Tensor] = {}
+
+    def make(original: Any) -> Any:
+        def copy_out(all_gather_result: Any, fsdp_params: Any, group: Any) -> None:
+            original(all_gather_result, fsdp_params, group)
+            for parameter in fsdp_params:
+                (output,) = parameter.all_gather_outputs
+                if parameter in first:
+                    patch.reached()
+                    output.data.copy_(first[parameter])
+                first.setdefault(parameter, output.detach().clone())
+
+        return copy_out
+
+    target = f"{_FSDP}._fsdp_param_group:foreach_all_gather_copy_out"
+    patch.replace(target, make, parameters=("all_gather_result", "fsdp_params", "group"))
+
+
+@fault(
+    id="fs-unshard-handle-does-not-wait",
+    symptom="After an asynchronous unshard the parameters are shards still, or half written.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-05"],
+    ranks="all",
+)
+def unshard_handle_does_not_wait(patch: Patch) -> None:
+    patch.replace(f"{_FSDP}._fully_shard:_UnshardHandleImpl.wait", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-keyword-inputs-do-not-gather",
+    symptom="A module called with keyword inputs only computes with its shard.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-01"],
+    ranks="all",
+)
+def keyword_inputs_do_not_gather(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def pre_forward(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+            if args:
+                return original(self, module, args, kwargs)
+            patch.reached()
+            return args, kwargs
+
+        return pre_forward
+
+    target = f"{_FSDP}._fsdp_param_group:FSDPParamGroup.pre_forward"
+    patch.replace(target, make, parameters=("self", "module", "args", "kwargs"))
+
+
+@fault(
+    id="fs-reshard-before-user-hooks",
+    symptom="A user's forward hook that reads the weight finds a shard.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-01"],
+    ranks="all",
+)
+def reshard_before_user_hooks(patch: Patch) -> None:
+    def make(original: Any) -> Any:
+        def init(self: Any, modules: Any, *args: Any) -> None:
+            original(self, modules, *args)
+            patch.reached()
+            self._post_forward_hook_handle.remove()
+            self._post_forward_hook_handle = modules[0].register_forward_hook(self._post_forward, prepend=True)
+
+        return init
+
+    patch.replace(f"{_FSDP}._fsdp_state:FSDPState.init", make, parameters=("self", "modules"))
+
+
+@fault(
+    id="fs-gather-skipped-on-one-rank",
+    symptom="Training hangs: one rank believes that its parameters are gathered and goes on without.",
+    capability="fully_shard",
+    layer="l2",
+    must_fail=["FS-2-01"],
+    applied_on=[1],
+    watchdog=5,
+)
+def gather_skipped_on_one_rank(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def all_gather(*args: Any, **kwargs: Any) -> None:
+            patch.reached()
+
+        return all_gather
+
+    target = f"{_FSDP}._fsdp_collectives:DefaultAllGather.__call__"
+    patch.replace(target, make, parameters=("self", "output_tensor", "input_tensor", "group", "async_op"))
+
+
+@fault(
+    id="fs-flags-not-checked",
+    symptom="A setter takes a string or a number for a flag and keeps it as a truth value of some kind.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01", "FSDP-L1-02"],
+    ranks="all",
+)
+def flags_not_checked(patch: Patch) -> None:
+    def make(_: Any) -> Any:
+        def flag(name: str, value: Any) -> Any:
+            patch.reached()
+            return value
+
+        return flag
+
+    patch.replace(f"{_OURS}.module:_flag", make, parameters=("name", "value"))
