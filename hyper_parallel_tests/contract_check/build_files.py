@@ -73,14 +73,10 @@ def layer_tests(build_file: Path) -> list[Target]:
             with contextlib.suppress(Unreadable):
                 names[node.targets[0].id] = _Reader(build_file.parent, names).value(node.value)
         for call, reader in _layer_test_calls(node, _Reader(build_file.parent, names)):
-            given = {
-                keyword.arg: reader.value(keyword.value) for keyword in call.keywords if keyword.arg in _READ
-            }
+            given = {keyword.arg: reader.value(keyword.value) for keyword in call.keywords if keyword.arg in _READ}
             layer = _LAYER_NAME.fullmatch(given.get("name", ""))
             srcs = tuple(src.removeprefix(":") for src in given.get("srcs", []))
-            found.append(
-                Target(given.get("name", ""), layer[1] if layer else "", srcs, build_file, call.lineno)
-            )
+            found.append(Target(given.get("name", ""), layer[1] if layer else "", srcs, build_file, call.lineno))
     return found
 
 
@@ -142,9 +138,7 @@ class _Reader:
         if name != "glob":
             raise self._unreadable(node)
         given = dict(zip(("include", "exclude"), map(self.value, node.args), strict=False))
-        given |= {
-            key.arg: self.value(key.value) for key in node.keywords if key.arg in {"include", "exclude"}
-        }
+        given |= {key.arg: self.value(key.value) for key in node.keywords if key.arg in {"include", "exclude"}}
         return _glob(self.package, given.get("include", []), given.get("exclude", []))
 
     def _unreadable(self, node: ast.expr) -> Unreadable:
@@ -171,8 +165,7 @@ def _matches(name: str, patterns: list[re.Pattern[str]]) -> bool:
 
 def _pattern(glob: str) -> re.Pattern[str]:
     parts = [
-        r"(?:[^/]+/)*" if part == "**" else re.escape(part).replace(r"\*", "[^/]*") + "/"
-        for part in glob.split("/")
+        r"(?:[^/]+/)*" if part == "**" else re.escape(part).replace(r"\*", "[^/]*") + "/" for part in glob.split("/")
     ]
     if glob.endswith("**"):
         return re.compile("".join(parts) + "[^/]+")

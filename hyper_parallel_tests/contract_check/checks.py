@@ -199,9 +199,7 @@ def _asserts(source: Source, function: Function, seen: set[Function]) -> bool:
 
 
 def _always_true(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Constant) and bool(test.value)) or (
-        isinstance(test, ast.Tuple) and bool(test.elts)
-    )
+    return (isinstance(test, ast.Constant) and bool(test.value)) or (isinstance(test, ast.Tuple) and bool(test.elts))
 
 
 def every_contract_has_a_fault(tree: Tree) -> Iterator[str]:
@@ -234,9 +232,7 @@ def _faults_of(source: Source) -> Iterator[FaultEntry]:
         listed = given.get("must_fail")
         if isinstance(listed, ast.Name) and source.value(listed.id):
             listed = source.value(listed.id)[1]
-        ids = (
-            [_text(source, one) for one in listed.elts] if isinstance(listed, (ast.List, ast.Tuple)) else [""]
-        )
+        ids = [_text(source, one) for one in listed.elts] if isinstance(listed, (ast.List, ast.Tuple)) else [""]
         problem = "" if ids and all(ids) else "must_fail must be a list of literal contract ids"
         yield FaultEntry(where, name, _text(source, given.get("layer")), tuple(ids), problem)
 

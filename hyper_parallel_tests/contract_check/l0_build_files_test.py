@@ -98,9 +98,7 @@ def test_what_cannot_be_read_is_an_error(package, srcs):
         targets(package, f'\nlayer_test(name = "l0", srcs = {srcs})\n')
 
 
-@pytest.mark.parametrize(
-    "text", ["\nlayer_test(", "\n[layer_test(name = n + m, srcs = []) for n in [] for m in []]"]
-)
+@pytest.mark.parametrize("text", ["\nlayer_test(", "\n[layer_test(name = n + m, srcs = []) for n in [] for m in []]"])
 def test_a_file_that_cannot_be_read_is_an_error(package, text):
     """No Starlark, or a loop in a loop."""
     with pytest.raises(Unreadable, match="line 2"):

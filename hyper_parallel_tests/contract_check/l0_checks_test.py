@@ -94,10 +94,7 @@ def test_a_good_tree_has_no_problems(broken, check):
 def test_a_bad_contract_file_is_told(broken):
     """What the loader refuses is a problem, and so is a bad expectation."""
     text = CONTRACTS.replace('layer = "l1"', 'layer = "l2"')
-    assert (
-        "of layer l1 by its id"
-        in broken(checks.contracts_are_well_formed, {"domains/col/contracts.toml": text})[0]
-    )
+    assert "of layer l1 by its id" in broken(checks.contracts_are_well_formed, {"domains/col/contracts.toml": text})[0]
     changes = {
         "engines/one/again.py": None,
         "engines/one/expectations.toml": EXPECTATIONS.replace("again", "gone"),
@@ -112,9 +109,7 @@ def test_a_domain_without_contracts_is_told(broken):
     ]
 
 
-@pytest.mark.parametrize(
-    "changes", [{L1: None, L0: CASE.format(layer=1)}, {L1: None}], ids=["wrong_layer", "none"]
-)
+@pytest.mark.parametrize("changes", [{L1: None, L0: CASE.format(layer=1)}, {L1: None}], ids=["wrong_layer", "none"])
 def test_a_contract_without_a_case_is_told(broken, changes):
     """A case in a file of another layer does not count."""
     found = broken(checks.every_contract_has_a_case, changes)
@@ -159,10 +154,7 @@ def test_cases_of_classes_and_assignments_count(broken):
     assert broken(checks.every_case_cites_contracts, {L0: "from x import contract\n" + text}) == []
     bare = text.replace('@contract("COL-0-01")\n', "")
     assert "TestIt::test_a: cites no contract" in broken(checks.every_case_cites_contracts, {L0: bare})[0]
-    assert (
-        "by assignment"
-        in broken(checks.every_case_cites_contracts, {L0: case() + "test_more = test_it\n"})[0]
-    )
+    assert "by assignment" in broken(checks.every_case_cites_contracts, {L0: case() + "test_more = test_it\n"})[0]
 
 
 # -- targets

@@ -187,9 +187,7 @@ RING = "hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring"
         ('case = "tives/l1_p2p_test.py::test_ring"', RING, [], "2.13.0", False),
     ],
 )
-def test_expected_broken_goes_by_case_contract_and_version(
-    tmp_path, entry, nodeid, contracts, version, expected
-):
+def test_expected_broken_goes_by_case_contract_and_version(tmp_path, entry, nodeid, contracts, version, expected):
     """A case is expected broken where an entry names it, or a contract that it cites, for this version."""
     expectations = load_expectations(engine(tmp_path, BROKEN.replace('contract = "COL-1-03"', entry)))
     found = expected_broken(expectations, nodeid, contracts, version)

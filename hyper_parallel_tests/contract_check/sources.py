@@ -159,9 +159,7 @@ def cases_of(source: Source) -> list[Case]:
             for inner in node.body:
                 if isinstance(inner, Function) and inner.name.startswith("test"):
                     name = f"{node.name}::{inner.name}"
-                    found.append(
-                        _case(source, inner, name, layer[1] if layer else "", [*shared, *node.decorator_list])
-                    )
+                    found.append(_case(source, inner, name, layer[1] if layer else "", [*shared, *node.decorator_list]))
     return found
 
 

@@ -54,9 +54,7 @@ def test_unknown_engine():
 
 def test_unknown_member(engine):
     """A member that the port lacks is refused, and the message names near matches and what is in reach."""
-    with pytest.raises(
-        AttributeError, match=r"'init_devise_mesh'.*init_device_mesh.*Capabilities in reach: .*mesh"
-    ):
+    with pytest.raises(AttributeError, match=r"'init_devise_mesh'.*init_device_mesh.*Capabilities in reach: .*mesh"):
         engine.init_devise_mesh  # noqa: B018
 
 

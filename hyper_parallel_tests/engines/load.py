@@ -71,9 +71,7 @@ def _owners() -> dict[str, str]:
     for capability, protocol in CAPABILITIES.items():
         for member in members(protocol):
             if member in owners:
-                raise TypeError(
-                    f"port member {member} is in both {owners[member]} and {capability}: rename one"
-                )
+                raise TypeError(f"port member {member} is in both {owners[member]} and {capability}: rename one")
             owners[member] = capability
     return owners
 

@@ -6,7 +6,7 @@ contracts fail under them.
 
 from __future__ import annotations
 
-from hyper_parallel_tests.faults.catalogue import Fault, apply, catalogue, fault, find
+from hyper_parallel_tests.faults.catalogue import Fault, apply, catalogue, catalogues, fault, find
 from hyper_parallel_tests.faults.patch import FaultDoesNotFit, Patch
 
-__all__ = ["Fault", "FaultDoesNotFit", "Patch", "apply", "catalogue", "fault", "find"]
+__all__ = ["Fault", "FaultDoesNotFit", "Patch", "apply", "catalogue", "catalogues", "fault", "find"]

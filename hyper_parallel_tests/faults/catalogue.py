@@ -63,9 +63,7 @@ def fault(
     if layer not in _LAYERS:
         raise ValueError(f"fault {id}: layer {layer!r} is none of {', '.join(_LAYERS)}")
     if not must_fail or not symptom or not capability:
-        raise ValueError(
-            f"fault {id}: it needs a symptom, a capability and at least one contract that must fail"
-        )
+        raise ValueError(f"fault {id}: it needs a symptom, a capability and at least one contract that must fail")
     if isinstance(ranks, str) and ranks not in {"all", "any"}:
         raise ValueError(f'fault {id}: ranks is "all", "any" or a list of ranks, not {ranks!r}')
     if isinstance(applied_on, str) and applied_on != "all":
@@ -74,9 +72,7 @@ def fault(
     def declare(install: Callable[[Patch], None]) -> Callable[[Patch], None]:
         known = _FAULTS.get(id)
         if known is not None and known.install.__module__ != install.__module__:
-            raise ValueError(
-                f"fault {id} is declared twice: in {known.install.__module__} and {install.__module__}"
-            )
+            raise ValueError(f"fault {id} is declared twice: in {known.install.__module__} and {install.__module__}")
         _FAULTS[id] = Fault(
             id=id,
             symptom=symptom,
@@ -105,15 +101,21 @@ def find(id: str, names: Sequence[str] = ()) -> Fault:
     Raises:
         KeyError: there is none; names the nearest ids.
     """
-    for name in names or _present():
+    for name in names or catalogues():
         catalogue(name)
     if id not in _FAULTS:
-        near = get_close_matches(id, _FAULTS, n=3) or sorted(_FAULTS)
-        raise KeyError(f"no fault {id!r}; known ones: {', '.join(near) or 'none'}")
+        near = get_close_matches(id, _FAULTS, n=3)
+        meant = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else f"{len(_FAULTS)} are known; their ids stand in its modules"
+        )
+        raise KeyError(f"no fault {id!r} in the catalogue: {meant}")
     return _FAULTS[id]
 
 
-def _present() -> list[str]:
+def catalogues() -> list[str]:
+    """Names of the catalogue modules that this target can see."""
     import hyper_parallel_tests.faults as package
 
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]

@@ -69,9 +69,7 @@ class Patch:
     def _owner(self, target: str) -> tuple[Any, str]:
         module_name, colon, qualified = target.partition(":")
         if not colon or not qualified:
-            raise FaultDoesNotFit(
-                f"{self._fault}: target {target!r} is not of the form module:qualified.name"
-            )
+            raise FaultDoesNotFit(f"{self._fault}: target {target!r} is not of the form module:qualified.name")
         try:
             owner: Any = importlib.import_module(module_name)
         except ImportError as error:

@@ -102,7 +102,7 @@ class Conductor:
     def _check_collection(self, group: Group) -> None:
         errors = [error for found in group.collected for error in found.errors]
         if errors:
-            raise StartError("collection failed\n" + "\n".join(dict.fromkeys(errors)))
+            raise StartError("\n".join(dict.fromkeys(errors)))
         if self._collected:
             _same_collection(self._collected[0].cases, group.collected, "the group before")
         _same_collection(group.collected[0].cases, group.collected, "rank 0")
@@ -128,9 +128,7 @@ class Conductor:
         try:
             record = group.run(order, max(1.0, min(limit, left)))
         except Interrupted as interruption:
-            self._reporter.case(
-                info, judge(info, interruption.record, self._reporter.statements), interruption.record
-            )
+            self._reporter.case(info, judge(info, interruption.record, self._reporter.statements), interruption.record)
             self.drop()
             raise interruption.__cause__ from None
         if record.stopped == WATCHDOG and left < limit:
@@ -153,15 +151,17 @@ class Conductor:
             return float("inf")
         return self.options.target_timeout - _MARGIN_S - (time.monotonic() - self._begun)
 
+    def is_expected_broken(self, info: channel.CaseInfo) -> bool:
+        """Whether this case fails on this engine without any fault."""
+        return self._expectations.known(info, self._collected[0].engine_version) is not None
+
     def time_is_up(self) -> bool:
         """Whether the target's time is spent, so that no further case may start."""
         timeout = self.options.target_timeout
         return timeout is not None and time.monotonic() - self._begun > max(timeout - _MARGIN_S, timeout / 2)
 
 
-def _same_collection(
-    expected: tuple[channel.CaseInfo, ...], found: list[channel.Collected], reference: str
-) -> None:
+def _same_collection(expected: tuple[channel.CaseInfo, ...], found: list[channel.Collected], reference: str) -> None:
     names = [case.nodeid for case in expected]
     for rank, one in enumerate(found):
         other = [case.nodeid for case in one.cases]
@@ -184,10 +184,18 @@ def _same_collection(
 class Reporter:
     """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
 
-    def __init__(self, statements: dict[str, str]) -> None:
+    def __init__(self, options: Options, statements: dict[str, str]) -> None:
         self.statements = statements
+        self._options = options
         self.session: pytest.Session | None = None
         self._expected_broken: list[str] = []
+
+    def pytest_report_header(self) -> str:
+        options = self._options
+        said = [f"{options.cards} x {options.device}", f"engine {options.engine}", options.layer]
+        said += [f"fault {options.fault}"] if options.fault else []
+        said += [f"proving faults of {', '.join(options.faults)}"] if options.faults else []
+        return "ranks: " + ", ".join(filter(None, said))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         if report.when == "call" and getattr(report, "verdict", "") == "expected-broken":
@@ -219,9 +227,7 @@ class Reporter:
         """Report one item of any kind that ended with `verdict`."""
         hook = self.session.config.hook
         hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(
-            verdict.kind, "failed"
-        )
+        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
         longrepr: Any = None
         if outcome == "skipped":
             longrepr = (location[0], location[1] or 0, verdict.text)
@@ -319,9 +325,7 @@ class CasesSession:
 def report_error(reporter: Reporter, session: pytest.Session, what: str, text: str) -> None:
     """A failure that belongs to no single case is an item of its own, so that no report can miss it."""
     verdict = Verdict("error", (), None, text.partition("\n")[0], text)
-    reporter.outcome(
-        f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")]
-    )
+    reporter.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
     session.testscollected += 1
 
 

@@ -104,9 +104,7 @@ def layer_of(contract_id: str) -> str:
         return f"l{found[1]}"
     elif (found := re.fullmatch(r"([A-Z]{2})-\d\d", contract_id)) and found[1] in _WHOLE_LAYERS:
         return _WHOLE_LAYERS[found[1]]
-    raise ContractError(
-        f"{contract_id!r} is no contract id: expected a form like COL-1-03, FSDP-L1-09, IX-07 or EN-02"
-    )
+    raise ContractError(f"{contract_id!r} is no contract id: expected a form like COL-1-03, FSDP-L1-09, IX-07 or EN-02")
 
 
 def load_contracts(root: Path) -> dict[str, Contract]:
@@ -127,9 +125,7 @@ def load_contracts(root: Path) -> dict[str, Contract]:
             if entry["id"] in contracts:
                 first = contracts[entry["id"]].path.relative_to(root)
                 problems.append(f"{shown}: {entry['id']} is already in {first}")
-            contracts[entry["id"]] = Contract(
-                **{**entry, "mechanisms": tuple(entry["mechanisms"]), "path": path}
-            )
+            contracts[entry["id"]] = Contract(**{**entry, "mechanisms": tuple(entry["mechanisms"]), "path": path})
     if problems:
         raise ContractError("\n".join(problems))
     return contracts
@@ -187,9 +183,7 @@ def _entries(path: Path, shown: Path, key: str, problems: list[str]) -> list[dic
         return []
     strange = table.keys() - {key}
     if strange or not isinstance(table.get(key, []), list):
-        problems.append(
-            f"{shown}: expected only [[{key}]] entries, found {', '.join(sorted(strange)) or f'a [{key}]'}"
-        )
+        problems.append(f"{shown}: expected only [[{key}]] entries, found {', '.join(sorted(strange)) or f'a [{key}]'}")
         return []
     return table.get(key, [])
 
@@ -218,9 +212,7 @@ def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -
         problems.append(f"{where}: unknown layer {entry['layer']!r}, expected one of {', '.join(LAYERS)}")
     try:
         if entry["layer"] in LAYERS and layer_of(entry["id"]) != entry["layer"]:
-            problems.append(
-                f"{where}: is of layer {layer_of(entry['id'])} by its id, but says {entry['layer']}"
-            )
+            problems.append(f"{where}: is of layer {layer_of(entry['id'])} by its id, but says {entry['layer']}")
     except ContractError as error:
         problems.append(f"{where}: {error}")
     return len(problems) == before
@@ -232,21 +224,14 @@ def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, fol
         problems.append(f"{where}: unknown key {key!r}")
     subjects = [key for key in ("contract", "case") if key in entry]
     if len(subjects) != 1:
-        problems.append(
-            f"{where}: expected either a contract or a case, found {' and '.join(subjects) or 'neither'}"
-        )
+        problems.append(f"{where}: expected either a contract or a case, found {' and '.join(subjects) or 'neither'}")
     _check_texts(entry, [*subjects, "engine_version", "sentence", "reproduction"], problems, where)
     if len(problems) > before:
         return False
     try:
         SpecifierSet(entry["engine_version"])
     except InvalidSpecifier:
-        problems.append(
-            f"{where}: engine_version must be like '>=2.12,<2.14', found {entry['engine_version']!r}"
-        )
-    if (
-        Path(entry["reproduction"]).name != entry["reproduction"]
-        or not (folder / entry["reproduction"]).is_file()
-    ):
+        problems.append(f"{where}: engine_version must be like '>=2.12,<2.14', found {entry['engine_version']!r}")
+    if Path(entry["reproduction"]).name != entry["reproduction"] or not (folder / entry["reproduction"]).is_file():
         problems.append(f"{where}: reproduction must be a file beside it, found {entry['reproduction']!r}")
     return len(problems) == before

@@ -17,12 +17,21 @@ from hyper_parallel_tests.harness.verdict import Verdict
 _BROKEN = {"assertion", "error", "hang", "crash"}
 
 
+def present_engines() -> list[str]:
+    """Names of the engines that this target can see, by their packages; imports nothing of them."""
+    return sorted(
+        path.parent.name for root in _roots() for path in root.glob("*/__init__.py") if path.parent.name != "port"
+    )
+
+
+def _roots() -> list[Path]:
+    spec = importlib.util.find_spec("hyper_parallel_tests.engines")
+    return [Path(root) for root in (spec.submodule_search_locations or [])] if spec is not None else []
+
+
 def engine_folder(engine: str) -> Path | None:
     """The folder of an engine's package, None where this target sees no engine. Imports nothing of it."""
-    spec = importlib.util.find_spec("hyper_parallel_tests.engines")
-    roots = spec.submodule_search_locations if spec is not None else None
-    folders = [Path(root) / engine for root in roots or []]
-    return next((folder for folder in folders if folder.is_dir()), None)
+    return next((root / engine for root in _roots() if (root / engine).is_dir()), None)
 
 
 class Expectations:
@@ -32,17 +41,19 @@ class Expectations:
         folder = engine_folder(engine)
         self._broken = contracts.load_expectations(folder) if folder is not None else ()
 
+    def known(self, info: CaseInfo, engine_version: str) -> contracts.Broken | None:
+        """The known defect that makes this case fail, None where it must pass."""
+        if not self._broken:
+            return None
+        return contracts.expected_broken(self._broken, info.nodeid, info.contracts, engine_version)
+
     def hold(self, info: CaseInfo, verdict: Verdict, engine_version: str) -> Verdict:
         """The verdict with what was expected taken into account.
 
         A known defect that shows becomes `expected-broken`; a case that passes against its expectation becomes
         `unexpectedly-held`, which is red: the entry is to be removed.
         """
-        known = (
-            contracts.expected_broken(self._broken, info.nodeid, info.contracts, engine_version)
-            if self._broken
-            else None
-        )
+        known = self.known(info, engine_version)
         if known is None:
             return verdict
         what = known.contract or known.case

@@ -67,13 +67,17 @@ class RankRecord:
 
 @dataclass
 class CaseRecord:
-    """What all ranks did in one case. `stopped` says why unfinished ranks were stopped, empty where none was."""
+    """What all ranks did in one case.
+
+    `stopped` says why unfinished ranks were stopped, empty where none was; `fault` names the fault that was on.
+    """
 
     ranks: list[RankRecord]
     started: float
     seconds: float = 0.0
     limit: float = 0.0
     stopped: str = ""
+    fault: str = ""
 
     @property
     def troubled(self) -> bool:
@@ -93,7 +97,10 @@ class Group:
         options = orders.options
         self._orders = orders
         self._listener = listener
-        self._ranks = ranks.start(main, (orders,), options.cards, options.start_method)
+        try:
+            self._ranks = ranks.start(main, (orders,), options.cards, options.start_method)
+        except ranks.ForkServerError as error:
+            raise StartError(str(error)) from error
         self._lines: list[Connection | None] = [None] * options.cards
         self._probes: list[Connection | None] = [None] * options.cards
         self.fault = fault
@@ -122,9 +129,7 @@ class Group:
             missing = [rank for rank in dead if rank not in collected]
             if missing or time.monotonic() > end:
                 raise StartError(
-                    self._start_failure(
-                        missing or sorted(set(range(len(self._lines))) - collected.keys()), limit_s
-                    )
+                    self._start_failure(missing or sorted(set(range(len(self._lines))) - collected.keys()), limit_s)
                 )
             known = [line for line in self._lines if line is not None]
             multiprocessing.connection.wait(
@@ -173,7 +178,7 @@ class Group:
     def run(self, order: channel.Run, limit_s: float) -> CaseRecord:
         """Run one case on all ranks; returns when each has finished, died or been stopped after `limit_s` seconds."""
         record = CaseRecord(
-            [RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s
+            [RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s, fault=self.fault
         )
         offsets = [
             _Offsets(_size(self._orders.log(rank)), _size(self._orders.stacks(rank)))
@@ -245,9 +250,7 @@ class Group:
             for one in record.ranks:
                 one.output = _excerpt(self._orders.log(one.rank), offsets[one.rank].log)
                 if one.died_at is not None:
-                    one.stacks = stacks.readable(
-                        _read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks)
-                    )
+                    one.stacks = stacks.readable(_read_from(self._orders.stacks(one.rank), offsets[one.rank].stacks))
                     continue
                 one.stacks = stuck.get(one.rank, "")
                 one.collectives = answers[one.rank].collectives if one.rank in answers else (_NO_ANSWER,)
@@ -284,9 +287,7 @@ class Group:
             with contextlib.suppress(OSError):
                 os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
         for rank, text in self._read_stacks(begins).items():
-            found[rank] = (
-                text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
-            )
+            found[rank] = text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
         return found
 
     def _read_stacks(self, begins: dict[int, int]) -> dict[int, str]:
@@ -298,10 +299,7 @@ class Group:
             if sizes == seen and all(sizes[rank] > begins[rank] for rank in begins):
                 break
             time.sleep(0.02)
-        return {
-            rank: stacks.readable(_read_from(self._orders.stacks(rank), begin))
-            for rank, begin in begins.items()
-        }
+        return {rank: stacks.readable(_read_from(self._orders.stacks(rank), begin)) for rank, begin in begins.items()}
 
     # -- end
 
@@ -315,17 +313,12 @@ class Group:
         if not left:
             self._close()
             failed = {rank: code for rank in range(len(begins)) if (code := self._ranks.exit_code(rank))}
-            said = [
-                f"rank {rank}:\n{_excerpt(self._orders.log(rank), begins[rank])}".strip() for rank in failed
-            ]
+            said = [f"rank {rank}:\n{_excerpt(self._orders.log(rank), begins[rank])}".strip() for rank in failed]
             how = [
-                f"rank {rank} {processes.exit_text(code)} at the end of the session"
-                for rank, code in failed.items()
+                f"rank {rank} {processes.exit_text(code)} at the end of the session" for rank, code in failed.items()
             ]
             return "\n".join(["; ".join(how), *said]).strip()
-        where = "\n".join(
-            f"rank {rank}:\n{text}" for rank, text in self._stacks(left, self._ask(left)).items()
-        )
+        where = "\n".join(f"rank {rank}:\n{text}" for rank, text in self._stacks(left, self._ask(left)).items())
         self.kill()
         return f"ranks {left} did not leave within {grace_s:.0f} s of the end of the session\n{where}"
 

@@ -84,11 +84,7 @@ class Snapshot:
         return [f"left child process {pid} running: {command}" for pid, command in running.items()]
 
     def _new_children(self) -> dict[int, str]:
-        new = [
-            pid
-            for pid in processes.children(os.getpid())
-            if pid not in self.children and processes.is_running(pid)
-        ]
+        new = [pid for pid in processes.children(os.getpid()) if pid not in self.children and processes.is_running(pid)]
         commands = {pid: processes.command_of(pid) for pid in new}
         return {pid: command for pid, command in commands.items() if not command.startswith(_SERVERS)}
 
@@ -104,9 +100,7 @@ class Snapshot:
     def _environment_changes(self) -> list[str]:
         now = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         changed = sorted(
-            name
-            for name in now.keys() | self.environment.keys()
-            if now.get(name) != self.environment.get(name)
+            name for name in now.keys() | self.environment.keys() if now.get(name) != self.environment.get(name)
         )
         return [f"left environment variables changed: {', '.join(changed)}"] if changed else []
 

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from hyper_parallel_tests.faults import catalogues
 from hyper_parallel_tests.harness import channel, processes, ranks
 from hyper_parallel_tests.harness.conductor import CasesSession, Conductor, Reporter, on_sigterm
 from hyper_parallel_tests.harness.contracts import ContractError
-from hyper_parallel_tests.harness.expectations import Expectations, engine_folder
+from hyper_parallel_tests.harness.expectations import Expectations, engine_folder, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
 from hyper_parallel_tests.harness.rank import Orders
@@ -31,6 +32,7 @@ def main(argv: list[str]) -> int:
     """Launch what `argv` asks for; returns the exit code."""
     try:
         options = parse(argv)
+        _check_names(options)
     except UsageError as error:
         print(f"launch: {error}", file=sys.stderr)
         return pytest.ExitCode.USAGE_ERROR
@@ -46,6 +48,21 @@ def main(argv: list[str]) -> int:
             return pytest.ExitCode.TESTS_FAILED
 
 
+def _check_names(options: Options) -> None:
+    """Refuse an engine or a fault catalogue that is not there, before anything starts.
+
+    Raises:
+        UsageError: names what there is.
+    """
+    engines = present_engines()
+    if engines and options.engine not in engines:
+        raise UsageError(f"no engine {options.engine!r} here, expected one of {', '.join(engines)}")
+    known = catalogues()
+    for name in options.faults:
+        if "." not in name and name not in known:
+            raise UsageError(f"no fault catalogue {name!r} here, expected one of {', '.join(known) or 'none'}")
+
+
 def _launch(options: Options, folder: Path) -> int:
     os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"] = str(os.getpid())
     # Plugins that happen to be installed must not change how a case runs, nor cost each start their import.
@@ -56,12 +73,10 @@ def _launch(options: Options, folder: Path) -> int:
     kept = options.outputs or folder
     listener = channel.Listener()
     orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd())
-    reporter = Reporter(_statements(options))
+    reporter = Reporter(options, _statements(options))
     conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine))
     try:
-        code = int(
-            pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)])
-        )
+        code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
     finally:
         conductor.drop()
         listener.close()
@@ -123,9 +138,7 @@ def _statements(options: Options) -> dict[str, str]:
         with contextlib.suppress(OSError, tomllib.TOMLDecodeError):
             table = tomllib.loads((folder / "contracts.toml").read_text())
             said |= {
-                one["id"]: one["statement"]
-                for one in table.get("contract", [])
-                if "id" in one and "statement" in one
+                one["id"]: one["statement"] for one in table.get("contract", []) if "id" in one and "statement" in one
             }
     return said
 

@@ -38,9 +38,7 @@ def present(device: str, environment: Mapping[str, str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def lease(
-    device: str, cards: int, environment: Mapping[str, str], limit_s: float
-) -> Iterator[dict[str, str]]:
+def lease(device: str, cards: int, environment: Mapping[str, str], limit_s: float) -> Iterator[dict[str, str]]:
     """Hold `cards` cards; gives the variables that show the ranks just those.
 
     Args:
@@ -61,8 +59,7 @@ def lease(
             f"{cards} {device} cards are needed and this host shows {len(have)} ({', '.join(have) or 'none'})"
         )
     folder = Path(
-        environment.get("HYPER_PARALLEL_TESTS_LEASES")
-        or f"/var/tmp/hyper_parallel_tests-leases-{os.getuid()}"
+        environment.get("HYPER_PARALLEL_TESTS_LEASES") or f"/var/tmp/hyper_parallel_tests-leases-{os.getuid()}"
     )
     folder.mkdir(parents=True, exist_ok=True)
     held = _take(folder, device, have, cards, limit_s)

@@ -39,7 +39,5 @@ def watchdog_of(item: pytest.Item) -> float | None:
     if mark is None:
         return None
     if len(mark.args) != 1 or not isinstance(mark.args[0], (int, float)) or mark.args[0] <= 0:
-        raise pytest.UsageError(
-            f"{item.nodeid}: watchdog takes one positive number of seconds, got {mark.args!r}"
-        )
+        raise pytest.UsageError(f"{item.nodeid}: watchdog takes one positive number of seconds, got {mark.args!r}")
     return float(mark.args[0])

@@ -14,22 +14,18 @@ _FLAGS = flags.FlagValues()
 flags.DEFINE_integer("cards", 1, "ranks to start, one per card", lower_bound=1, flag_values=_FLAGS)
 flags.DEFINE_enum("device", "cpu", ["cpu", "cuda", "npu"], "where the ranks compute", flag_values=_FLAGS)
 flags.DEFINE_string("engine", "torch_native", "the system under test", flag_values=_FLAGS)
-flags.DEFINE_string(
-    "layer", "", "the layer that the files belong to (l0 runs without a process group)", flag_values=_FLAGS
+flags.DEFINE_enum(
+    "layer",
+    "",
+    ["", "l0", "l1", "l2", "l3", "l4"],
+    "the layer that the files belong to (l0 runs without a process group)",
+    flag_values=_FLAGS,
 )
 flags.DEFINE_string("fault", "", "run with this one fault applied on every rank", flag_values=_FLAGS)
-flags.DEFINE_list(
-    "faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS
-)
-flags.DEFINE_float(
-    "watchdog", 0.0, "seconds one case may take, over the default", lower_bound=0.0, flag_values=_FLAGS
-)
-flags.DEFINE_float(
-    "startup", 120.0, "seconds the ranks may take to come up", lower_bound=1.0, flag_values=_FLAGS
-)
-flags.DEFINE_integer(
-    "pdb_rank", -1, "drop this rank into pdb on a failure; no watchdog then", flag_values=_FLAGS
-)
+flags.DEFINE_list("faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS)
+flags.DEFINE_float("watchdog", 0.0, "seconds one case may take, over the default", lower_bound=0.0, flag_values=_FLAGS)
+flags.DEFINE_float("startup", 120.0, "seconds the ranks may take to come up", lower_bound=1.0, flag_values=_FLAGS)
+flags.DEFINE_integer("pdb_rank", -1, "drop this rank into pdb on a failure; no watchdog then", flag_values=_FLAGS)
 flags.DEFINE_enum(
     "start_method", "", ["", "forkserver", "spawn"], "how ranks start (default by device)", flag_values=_FLAGS
 )

@@ -54,9 +54,7 @@ def main(orders: Orders) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _settle_in(orders, rank)
     line = channel.connect(orders.address)
-    threading.Thread(
-        target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True
-    ).start()
+    threading.Thread(target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True).start()
     reporter = _Reporter(line, orders, rank, size)
     try:
         code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
@@ -184,7 +182,7 @@ class _Reporter:
             try:
                 apply(self._orders.fault, self._rank, self._reached, self._orders.options.faults)
             except (FaultDoesNotFit, KeyError) as error:
-                self._errors.append(f"{type(error).__name__}: {error.args[0]}")
+                self._errors.append(str(error.args[0]))
             except Exception as error:
                 where = traceback.format_exception(error, limit=-2)
                 self._errors.append(f"fault {self._orders.fault} fails when it is applied:\n{''.join(where)}")
@@ -264,17 +262,13 @@ class _Reporter:
         if not self._strayed.exists():
             return []
         self._strayed.unlink()
-        return [
-            "a child process that the case forked came back from the case; end such a child with os._exit()"
-        ]
+        return ["a child process that the case forked came back from the case; end such a child with os._exit()"]
 
 
 def _case_info(item: pytest.Item) -> channel.CaseInfo:
     doc = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().partition("\n")[0]
     own = item.get_closest_marker("own_process_group") is not None
-    return channel.CaseInfo(
-        item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc
-    )
+    return channel.CaseInfo(item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc)
 
 
 def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Phase:
@@ -287,13 +281,9 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
         kind = "assertion" if asserted else "error"
         summary = error.exconly(tryshort=False) if error is not None else "failed"
         exception = error.type.__name__ if error is not None else ""
-    sections = "".join(
-        f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title
-    )
+    sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
     text = channel.bounded(report.longreprtext) + sections
-    return channel.Phase(
-        report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception
-    )
+    return channel.Phase(report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception)
 
 
 def _exit_phase(error: BaseException) -> channel.Phase:

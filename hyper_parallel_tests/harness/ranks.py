@@ -46,6 +46,10 @@ def let_fork_server_go() -> None:
         server._forkserver_alive_fd = None
 
 
+class ForkServerError(Exception):
+    """The fork server ended instead of starting a rank."""
+
+
 class Ranks(Protocol):
     """A group of rank processes; `pids[r]` is the process of rank r."""
 
@@ -62,10 +66,19 @@ class Ranks(Protocol):
 
 
 def start(main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str) -> Ranks:
-    """Start `cards` ranks that run `main(*args)` and find their rank in the environment (RANK, WORLD_SIZE, ...)."""
-    if cards == 1:
-        return _Alone(main, args, start_method)
-    return _Elastic(main, args, cards, start_method)
+    """Start `cards` ranks that run `main(*args)` and find their rank in the environment (RANK, WORLD_SIZE, ...).
+
+    Raises:
+        ForkServerError: the fork server is gone, most often since a module that it loads has an error.
+    """
+    try:
+        if cards == 1:
+            return _Alone(main, args, start_method)
+        return _Elastic(main, args, cards, start_method)
+    except (EOFError, ConnectionError, BrokenPipeError) as error:
+        raise ForkServerError(
+            "the fork server ended while it loaded torch, the harness or the engine; its own error stands at the top"
+        ) from error
 
 
 def _join(running: Sequence[Any], grace_s: float) -> list[int]:
@@ -111,9 +124,7 @@ def _with_environment(environment: dict[str, str], main: Callable[..., None], ar
 class _Elastic:
     """Ranks under torch's elastic agent, driven step by step: the conductor decides what a death means."""
 
-    def __init__(
-        self, main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str
-    ) -> None:
+    def __init__(self, main: Callable[..., None], args: tuple[Any, ...], cards: int, start_method: str) -> None:
         from torch.distributed.elastic.agent.server.api import WorkerSpec
         from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -166,8 +177,7 @@ class _Elastic:
 def _own_signal_handlers() -> Iterator[None]:
     """Keep the conductor's handlers: the agent installs its own, which only raise where it happens to wait."""
     kept = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     }
     try:
         yield

@@ -8,9 +8,7 @@ import threading
 import traceback
 
 # The frames that carry a case: what lies below them is the same in every report.
-_CARRIERS = re.compile(
-    r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"'
-)
+_CARRIERS = re.compile(r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"')
 _OWN_THREAD = "in _answer_probes"
 _HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*most recent call first", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')

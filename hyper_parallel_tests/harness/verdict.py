@@ -103,14 +103,8 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
         kind = "peer" if worst.kind == "error" and _SYMPTOM.search(worst.summary) else worst.kind
         return RankVerdict(one.rank, kind, worst.at, worst.summary, worst)
     if one.died_at is not None:
-        how = (
-            processes.exit_text(one.exit_code)
-            if one.exit_code is not None
-            else "its line to the launcher was cut"
-        )
-        return RankVerdict(
-            one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}"
-        )
+        how = processes.exit_text(one.exit_code) if one.exit_code is not None else "its line to the launcher was cut"
+        return RankVerdict(one.rank, "crash", one.died_at, f"the rank was gone before the case was over: {how}")
     if one.done is None:
         kind = "hang" if record.stopped == WATCHDOG else "waiting"
         return RankVerdict(one.rank, kind, record.started + record.limit, _where(one))
@@ -125,11 +119,7 @@ def _where(one: RankRecord) -> str:
     if pending := [line for line in one.collectives if _PENDING.search(line)]:
         return "still " + re.sub(r"^MainThread (?=is inside|waits at)", "", pending[-1]).removeprefix("is ")
     main = stacks.main_thread(one.stacks)
-    return (
-        f"still runs at {main[0]}"
-        if main
-        else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
-    )
+    return f"still runs at {main[0]}" if main else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
 
 
 def _waits_for_peers(one: RankRecord) -> bool:
@@ -151,9 +141,7 @@ def _first_cause(each: tuple[RankVerdict, ...], record: CaseRecord) -> RankVerdi
 
 def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], record: CaseRecord) -> str:
     failed = [
-        one.rank
-        for one in each
-        if one.kind == first.kind or one.kind not in {"passed", "skipped", "waiting", "peer"}
+        one.rank for one in each if one.kind == first.kind or one.kind not in {"passed", "skipped", "waiting", "peer"}
     ]
     of = f"of {len(each)}"
     line = first.summary.strip().partition("\n")[0]
@@ -188,9 +176,12 @@ def _report(
         f"verdict   {headline}",
         f"time      {record.seconds:.2f} s of {record.limit:.0f} s",
     ]
-    order = sorted(
-        each, key=lambda one: (one.rank != first.rank, one.kind in {"passed", "skipped"}, one.rank)
-    )
+    if record.limit == float("inf"):
+        lines[-1] = f"time      {record.seconds:.2f} s, without a limit"
+    if record.fault:
+        reached = [one.rank for one in record.ranks if one.reached]
+        lines.append(f"fault     {record.fault} ({f'reached on {_ranks(reached)}' if reached else 'not reached'})")
+    order = sorted(each, key=lambda one: (one.rank != first.rank, one.kind in {"passed", "skipped"}, one.rank))
     for one in order:
         lines += ["", _rank_title(one, first), *_rank_body(one, record.ranks[one.rank])]
     return "\n".join(lines)

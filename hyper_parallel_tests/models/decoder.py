@@ -113,8 +113,7 @@ class Attention(nn.Module):
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
         q, k, v = (
-            project(hidden).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-            for project in (self.q, self.k, self.v)
+            project(hidden).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for project in (self.q, self.k, self.v)
         )
         mixed = self.core(rotate(q, positions), rotate(k, positions), v)
         return self.o(mixed.transpose(1, 2).flatten(2))

@@ -61,9 +61,7 @@ def test_no_value_hides_an_error():
 
 def test_streams_differ_by_name_and_seed():
     """Neither another name nor another seed, also a large or neighbouring one, draws the same numbers."""
-    drawn = [
-        torch.rand(4, generator=generator(seed, name)) for seed in (0, 1, 2**31) for name in ("", "a", "b")
-    ]
+    drawn = [torch.rand(4, generator=generator(seed, name)) for seed in (0, 1, 2**31) for name in ("", "a", "b")]
     assert len({tuple(one.tolist()) for one in drawn}) == len(drawn)
 
 

@@ -73,9 +73,7 @@ def test_a_bazel_of_the_right_series_is_taken(install, version):
     assert (found.command, found.version) == ([f"{folder}/bazel"], version)
 
 
-@pytest.mark.parametrize(
-    "answer", [_tells("4.2.3- (@non-git)"), _tells("8.4.0"), _tells("no_version"), "exit 1", ""]
-)
+@pytest.mark.parametrize("answer", [_tells("4.2.3- (@non-git)"), _tells("8.4.0"), _tells("no_version"), "exit 1", ""])
 def test_another_bazel_is_passed_over(install, answer):
     """Too old, too new, without a version, broken: the next one on the path is asked."""
     path = f"{install('bazel', answer)}:{install('bazel', _tells('7.7.1'), 'later')}"
@@ -132,8 +130,6 @@ def test_the_bazel_provided_earlier_is_taken_last(cache):
     root.mkdir(parents=True)
     (root / "bazel").write_text("")
     places = dict.fromkeys(["bazel", "bazelrc", "install_base", "jre"], "bazel")
-    (root / STAMP).write_text(
-        json.dumps({"root": str(root), "version": "7.7.1", **places, "files": {"bazel": 0}})
-    )
+    (root / STAMP).write_text(json.dumps({"root": str(root), "version": "7.7.1", **places, "files": {"bazel": 0}}))
     found = _found("")
     assert (found.command[0], found.version, found.cannot_tell_version) == (f"{root}/bazel", "7.7.1", True)

@@ -93,6 +93,13 @@ def test_a_layer_can_be_left_out(call, expected):
     assert shlex.join(rewrite(shlex.split(call)).arguments) == expected
 
 
+@pytest.mark.parametrize("call", ["test //...:l5", "build //a/...:l10", "test -- //... -//...:l7"])
+def test_a_layer_that_does_not_exist_is_named(call):
+    """A mistyped layer is an error that lists the layers, not Bazel's word about wildcards."""
+    with pytest.raises(EntryError, match="there is no layer .*l0, l1, l2, l3, l4"):
+        rewrite(shlex.split(call))
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -127,7 +134,6 @@ def test_nothing_left_is_an_error():
         "test //...",
         "test //pkg:l0",
         "test //pkg:l0 //...",
-        "test //...:l5",
         "test //...:l0x",
         "test //...:all",
         "test --test_arg //...:l0",

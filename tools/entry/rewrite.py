@@ -16,7 +16,7 @@ LAYERS = ("l0", "l1", "l2", "l3", "l4")
 # Each test carries the tag of its layer, or this one: tools/rules.
 _FAULTS = "faults"
 
-_PATTERN = re.compile(r"(-?)((?://)?(?:[^:\s/][^:\s]*/|)\.\.\.):(l[0-4])")
+_PATTERN = re.compile(r"(-?)((?://)?(?:[^:\s/][^:\s]*/|)\.\.\.):(l\d+)")
 # The same inside a query expression: neither quoted nor a part of a longer word.
 _QUOTED_OR_PATTERN = re.compile(
     r""""[^"]*"|'[^']*'|(?<![\w/:@.+~*$-])((?://)?(?:[\w.+~$][\w/.+~$-]*/|)\.\.\.):(l[0-4])(?![\w/:@.+~*$-])"""
@@ -63,6 +63,8 @@ def rewrite(arguments: list[str]) -> Rewritten:
 
 def _target(index: int, word: str) -> _Target:
     match = _PATTERN.fullmatch(word)
+    if match and match[3] not in LAYERS:
+        raise EntryError(f"{word}: there is no layer {match[3]}, expected one of {', '.join(LAYERS)}")
     if match:
         return _Target(index, bool(match[1]), match[2], match[3])
     return _Target(index, word.startswith("-"), word[1:] if word.startswith("-") else word)

@@ -14,9 +14,7 @@ class Scale(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            torch.arange(features * features, dtype=torch.float32).view(features, features)
-        )
+        self.weight = nn.Parameter(torch.arange(features * features, dtype=torch.float32).view(features, features))
         self.seen: list[str] = []
 
     def is_full(self) -> bool:

@@ -72,9 +72,7 @@ def assert_biases_are_replicated(engine, world, ledger, model) -> None:
 @contract("FSDP-L1-07")
 def test_custom_shard_placement_fn_replicates(engine, world, ledger):
     """Replicate keeps the full shape on every rank, and the gradients are reduced all the same."""
-    model = sharded_network(
-        engine, world, shard_placement_fn=lambda one: engine.Replicate() if one.ndim == 1 else None
-    )
+    model = sharded_network(engine, world, shard_placement_fn=lambda one: engine.Replicate() if one.ndim == 1 else None)
     assert_biases_are_replicated(engine, world, ledger, model)
 
 

@@ -85,9 +85,7 @@ def test_dynamic_reshard_control_changes_no_value(engine, world, ledger, comm_fu
             model.set_reshard_after_backward(micro == 1 or not keep_after_backward)
             rows = batch(world, seed=10 * step + micro)
             ours, theirs = loss(model, mine(world, rows)), loss(single, mine(world, rows))
-            assert_close(
-                ours, theirs, ledger["fsdp_1d_fp32"], what=f"loss at step {step}, micro-batch {micro}"
-            )
+            assert_close(ours, theirs, ledger["fsdp_1d_fp32"], what=f"loss at step {step}, micro-batch {micro}")
             ours.backward()
             loss(single, rows).backward()
         for optimizer in optimizers:

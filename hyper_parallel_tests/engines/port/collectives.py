@@ -143,7 +143,5 @@ class Collectives(Protocol):
     def gather_object(self, obj: Any, dst: int, *, group: ProcessGroup | None = None) -> list[Any] | None:
         """Returns the members' objects on ``dst``, None elsewhere."""
 
-    def scatter_object(
-        self, objects: list[Any] | None, src: int, *, group: ProcessGroup | None = None
-    ) -> Any:
+    def scatter_object(self, objects: list[Any] | None, src: int, *, group: ProcessGroup | None = None) -> Any:
         """Returns member i's share ``objects[i]`` of the list on ``src``; the others pass None."""

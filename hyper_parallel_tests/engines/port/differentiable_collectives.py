@@ -18,9 +18,7 @@ class DifferentiableCollectives(Protocol):
     def differentiable_all_reduce(self, tensor: Tensor, *, group: ProcessGroup | None = None) -> Tensor:
         """Sum over the members, out of place. Gradient: the sum over the members of the output's."""
 
-    def differentiable_all_gather(
-        self, tensor: Tensor, dim: int = 0, *, group: ProcessGroup | None = None
-    ) -> Tensor:
+    def differentiable_all_gather(self, tensor: Tensor, dim: int = 0, *, group: ProcessGroup | None = None) -> Tensor:
         """The members' tensors, concatenated along ``dim``. Gradient: reduce-scatter of the output's."""
 
     def differentiable_reduce_scatter(

@@ -130,15 +130,11 @@ def all_to_all_single(
     """See the port."""
     meet("all_to_all_single", group)
     dense = output.contiguous()
-    work = dist.all_to_all_single(
-        dense, tensor.contiguous(), output_split_sizes, input_split_sizes, group, True
-    )
+    work = dist.all_to_all_single(dense, tensor.contiguous(), output_split_sizes, input_split_sizes, group, True)
     return Handles([work], copy_back([dense], [output])).settle(async_op)
 
 
-def broadcast(
-    tensor: Tensor, src: int, *, group: ProcessGroup | None = None, async_op: bool = False
-) -> Work | None:
+def broadcast(tensor: Tensor, src: int, *, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """See the port."""
     meet("broadcast", group)
     return dist.broadcast(tensor, src, group, async_op)

@@ -20,13 +20,9 @@ def differentiable_all_gather(tensor: Tensor, dim: int = 0, *, group: ProcessGro
     return functional.wait_tensor(functional.all_gather_single(tensor, dim, group or dist.group.WORLD))
 
 
-def differentiable_reduce_scatter(
-    tensor: Tensor, dim: int = 0, *, group: ProcessGroup | None = None
-) -> Tensor:
+def differentiable_reduce_scatter(tensor: Tensor, dim: int = 0, *, group: ProcessGroup | None = None) -> Tensor:
     """See the port."""
-    return functional.wait_tensor(
-        functional.reduce_scatter_single(tensor, "sum", dim, group or dist.group.WORLD)
-    )
+    return functional.wait_tensor(functional.reduce_scatter_single(tensor, "sum", dim, group or dist.group.WORLD))
 
 
 def differentiable_all_to_all(

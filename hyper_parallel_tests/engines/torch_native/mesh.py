@@ -30,14 +30,10 @@ def init_device_mesh(
     _check_unique("mesh dimension", mesh_dim_names or ())
     _check_unique("rank", rank_list)
     if len(rank_list) != math.prod(mesh_shape):
-        raise ValueError(
-            f"a mesh of shape {mesh_shape} needs {math.prod(mesh_shape)} ranks, got {len(rank_list)}"
-        )
+        raise ValueError(f"a mesh of shape {mesh_shape} needs {math.prod(mesh_shape)} ranks, got {len(rank_list)}")
     for rank in rank_list:
         if rank not in range(dist.get_world_size()):
-            raise ValueError(
-                f"rank {rank} in rank_list is outside the world of {dist.get_world_size()} ranks"
-            )
+            raise ValueError(f"rank {rank} in rank_list is outside the world of {dist.get_world_size()} ranks")
     return DeviceMesh(device_type, torch.tensor(rank_list).reshape(mesh_shape), mesh_dim_names=mesh_dim_names)
 
 
@@ -88,9 +84,7 @@ def parallel_dims(
         raise ValueError(f"only one degree can be -1, got {', '.join(computed)}")
     product = math.prod(degree for degree in degrees.values() if degree != -1)
     if world_size % product != 0 or (not computed and product != world_size):
-        raise ValueError(
-            f"degrees {degrees} multiply to {product}, which does not match a world of {world_size} ranks"
-        )
+        raise ValueError(f"degrees {degrees} multiply to {product}, which does not match a world of {world_size} ranks")
     if computed:
         degrees[computed[0]] = world_size // product
     return ParallelDims(world_size, MappingProxyType(degrees))

@@ -32,9 +32,7 @@ def irecv(tensor: Tensor, src: int, *, group: ProcessGroup | None = None) -> Han
     return Handles([dist.irecv(dense, src, group)], copy_back([dense], [tensor]))
 
 
-def batch_isend_irecv(
-    transfers: list[tuple[str, Tensor, int]], *, group: ProcessGroup | None = None
-) -> list[Handles]:
+def batch_isend_irecv(transfers: list[tuple[str, Tensor, int]], *, group: ProcessGroup | None = None) -> list[Handles]:
     """See the port."""
     dense = [tensor.contiguous() for _, tensor, _ in transfers]
     operations = [

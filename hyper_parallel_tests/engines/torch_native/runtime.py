@@ -127,7 +127,5 @@ def _check_parts(parts: list[list[int]], parent_size: int) -> None:
         if group_rank in seen:
             raise ValueError(f"cannot split into {parts}: group rank {group_rank} is in two parts")
         if group_rank not in range(parent_size):
-            raise ValueError(
-                f"cannot split into {parts}: the parent of {parent_size} has no group rank {group_rank}"
-            )
+            raise ValueError(f"cannot split into {parts}: the parent of {parent_size} has no group rank {group_rank}")
         seen.add(group_rank)

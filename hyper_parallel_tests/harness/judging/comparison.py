@@ -69,9 +69,7 @@ def decade(value: float) -> float:
 
 def compare_numbers(got: float, expected: float, tolerance: float) -> Comparison:
     """Compare two numbers, absolutely."""
-    return compare(
-        torch.tensor(got, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64), tolerance
-    )
+    return compare(torch.tensor(got, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64), tolerance)
 
 
 def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: float, relative: float = 0.0) -> Comparison:

@@ -47,10 +47,7 @@ def assert_bitwise_repeatable(
         leaves = dict(_leaves(result, "result"))
         if number == 0:
             # A copy, since the next run may write to the same memory.
-            kept = {
-                where: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
-                for where, leaf in leaves.items()
-            }
+            kept = {where: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for where, leaf in leaves.items()}
             first = result
             if not any(isinstance(leaf, torch.Tensor) for leaf in kept.values()):
                 raise VacuousComparison(
@@ -67,9 +64,7 @@ def _hold(kept: dict[str, Any], leaves: dict[str, Any], number: int) -> None:
             raise AssertionError(f"run {number} has no {where}, run 0 has one, seen{on_rank()}")
         problem = _difference(before, leaves[where])
         if problem:
-            raise AssertionError(
-                f"run {number} does not repeat run 0{on_rank()}: first at {where}: {problem}"
-            )
+            raise AssertionError(f"run {number} does not repeat run 0{on_rank()}: first at {where}: {problem}")
     extra = [where for where in leaves if where not in kept]
     if extra:
         raise AssertionError(f"run {number} has {extra[0]}, run 0 has none, seen{on_rank()}")
@@ -78,20 +73,14 @@ def _hold(kept: dict[str, Any], leaves: dict[str, Any], number: int) -> None:
 def _difference(before: Any, after: Any) -> str:
     """What differs between two leaves, empty for nothing. NaNs of the same bits are the same."""
     if not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
-        return (
-            ""
-            if type(before) is type(after) and repr(before) == repr(after)
-            else f"{before!r}, then {after!r}"
-        )
+        return "" if type(before) is type(after) and repr(before) == repr(after) else f"{before!r}, then {after!r}"
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"{before.dtype}{list(before.shape)}, then {after.dtype}{list(after.shape)}"
     bits = _bits(before) != _bits(after)
     if not bits.any():
         return ""
     flat = bits.reshape(before.numel(), -1).any(dim=1)
-    index = (
-        [int(one) for one in torch.unravel_index(flat.int().argmax(), before.shape)] if before.ndim else []
-    )
+    index = [int(one) for one in torch.unravel_index(flat.int().argmax(), before.shape)] if before.ndim else []
     values = f"{before[tuple(index)].item()!r}, then {after[tuple(index)].item()!r}"
     return f"{int(flat.sum())} of {before.numel()} elements, first {index}: {values}"
 

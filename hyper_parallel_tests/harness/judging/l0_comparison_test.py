@@ -135,9 +135,7 @@ def test_numbers_compare_like_tensors():
     assert compare_numbers(math.nan, 1.0, TOLERANCE).problem
 
 
-@pytest.mark.parametrize(
-    ("value", "at"), [(1e-4, 1e-4), (1.1e-4, 1e-3), (0.9, 1.0), (7.0, 10.0), (3e-12, 1e-11)]
-)
+@pytest.mark.parametrize(("value", "at"), [(1e-4, 1e-4), (1.1e-4, 1e-3), (0.9, 1.0), (7.0, 10.0), (3e-12, 1e-11)])
 def test_decade_rounds_up(value, at):
     """The decade is the next power of ten from above."""
     assert f"{decade(value):.0e}" == f"{at:.0e}"

@@ -34,9 +34,7 @@ def test_training_repeats():
 def test_stale_state_is_noticed():
     """A model that is not made anew trains on, and the first value that shows it is named."""
     model = mlp()
-    with pytest.raises(
-        AssertionError, match=r"run 1 does not repeat run 0: first at result\.steps\[0\]\.loss"
-    ):
+    with pytest.raises(AssertionError, match=r"run 1 does not repeat run 0: first at result\.steps\[0\]\.loss"):
         assert_bitwise_repeatable(train_twice, fresh=lambda: model)
 
 
@@ -59,8 +57,7 @@ def test_one_bit_is_enough():
     with pytest.raises(AssertionError) as caught:
         assert_bitwise_repeatable(changing({"x": one}, {"x": next_one}))
     assert str(caught.value) == (
-        "run 1 does not repeat run 0: first at result['x']: "
-        "1 of 6 elements, first [1, 2]: 1.0, then 1.0000001192092896"
+        "run 1 does not repeat run 0: first at result['x']: 1 of 6 elements, first [1, 2]: 1.0, then 1.0000001192092896"
     )
 
 

@@ -160,9 +160,7 @@ def test_train_gathers_what_is_sharded():
             return torch.tensor([1.0, 2.0])
 
     shard = torch.ones(1).as_subclass(Sharded)
-    track = train(
-        mlp(width=4), BATCHES[:1], mlp_loss, params=lambda: [("w", shard)], grads=lambda: [("w", shard)]
-    )
+    track = train(mlp(width=4), BATCHES[:1], mlp_loss, params=lambda: [("w", shard)], grads=lambda: [("w", shard)])
     assert track.steps[0].grads["w"].tolist() == [1, 2]
 
 
@@ -212,9 +210,7 @@ def test_the_report_names_everything():
     text = report(altered(spoil, step=0))
     assert text.splitlines()[0] == f"no parity with {ROW!r} over 2 steps, judged"
     first = next(line for line in text.splitlines() if line.startswith("tensors:"))
-    assert first.startswith(
-        "tensors: first out of tolerance: gradient of layers.0.bias at step 0: 1 of 4 elements"
-    )
+    assert first.startswith("tensors: first out of tolerance: gradient of layers.0.bias at step 0: 1 of 4 elements")
     assert "worst element [2]: got " in text
     assert "= 20 x the tolerance" in text
     assert "it would pass at 1e-03, which is no remedy" in text

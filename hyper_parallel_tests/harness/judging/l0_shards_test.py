@@ -14,9 +14,7 @@ from hyper_parallel_tests.harness.judging.shards import Shards
 
 def layout(mesh: list, *placements) -> Shards:
     """Of a DTensor-like thing on `mesh`, nested lists of ranks."""
-    return Shards.of(
-        SimpleNamespace(device_mesh=SimpleNamespace(mesh=torch.tensor(mesh)), placements=placements)
-    )
+    return Shards.of(SimpleNamespace(device_mesh=SimpleNamespace(mesh=torch.tensor(mesh)), placements=placements))
 
 
 def test_plain_tensor_has_no_layout():
@@ -48,17 +46,13 @@ def test_replicas_hold_alike():
 def test_two_cuts_of_one_dimension_nest():
     """Two plain cuts of one dimension go from the outer mesh dimension inwards."""
     sharded = layout([[0, 1], [2, 3]], Shard(0), Shard(0))
-    assert [sharded.holders((row,), (8,)) for row in range(8)] == [(0,)] * 2 + [(1,)] * 2 + [(2,)] * 2 + [
-        (3,)
-    ] * 2
+    assert [sharded.holders((row,), (8,)) for row in range(8)] == [(0,)] * 2 + [(1,)] * 2 + [(2,)] * 2 + [(3,)] * 2
 
 
 def test_a_strided_cut_comes_after_the_plain_one():
     """FSDP over TP cuts by TP first: the data-parallel cut is inside each TP part, though listed first."""
     sharded = layout([[0, 1], [2, 3]], _StridedShard(0, split_factor=2), Shard(0))
-    assert [sharded.holders((row,), (8,)) for row in range(8)] == [(0,)] * 2 + [(2,)] * 2 + [(1,)] * 2 + [
-        (3,)
-    ] * 2
+    assert [sharded.holders((row,), (8,)) for row in range(8)] == [(0,)] * 2 + [(2,)] * 2 + [(1,)] * 2 + [(3,)] * 2
 
 
 def test_a_scalar_has_no_index():

@@ -62,9 +62,7 @@ def test_exact_allows_nothing():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_collectives_rows_follow_the_precision_of_their_dtype(dtype):
     """Seven additions of eight ranks fit into each row, and it allows hardly more than they can err by."""
-    short = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[
-        dtype
-    ]
+    short = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     half_eps = torch.finfo(dtype).eps / 2
     assert 7 * half_eps <= ledger[f"collectives_{short}"].relative <= 20 * half_eps
 

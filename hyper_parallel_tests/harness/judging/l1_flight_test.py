@@ -35,9 +35,7 @@ def test_a_receive_without_a_send_is_told_by_its_call(world):
     if world.rank == 0:
         thread = threading.Thread(target=dist.recv, args=(torch.ones(2), 1), name="receiver")
         thread.start()
-        while not (
-            lines := [line for line in last_collectives() if line.startswith("receiver is inside recv")]
-        ):
+        while not (lines := [line for line in last_collectives() if line.startswith("receiver is inside recv")]):
             thread.join(0.001)
         dist.send(torch.ones(1), 1)
         thread.join()

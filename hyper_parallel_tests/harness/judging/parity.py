@@ -110,9 +110,7 @@ def train(
         ValueError: too few batches to see the optimizer's second step.
     """
     if optimizer is not None and len(batches) < 2:
-        raise ValueError(
-            f"2 steps or more show whether the update reaches the next forward, got {len(batches)}"
-        )
+        raise ValueError(f"2 steps or more show whether the update reaches the next forward, got {len(batches)}")
     inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     params = params or inner.named_parameters
     grads = grads or (lambda: ((name, param.grad) for name, param in params() if param.grad is not None))
@@ -184,9 +182,7 @@ def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, ze
     report += [one.line() for one in (loss, norm, tensors)]
     report += [f"{one.name}: {one.first()}" for one in bad]
     if tensors.bad and not norm.bad:
-        report.append(
-            "the norms agree although the elements do not: look for swapped, misplaced or cancelling parts"
-        )
+        report.append("the norms agree although the elements do not: look for swapped, misplaced or cancelling parts")
     raise AssertionError("\n".join(report))
 
 
@@ -221,9 +217,7 @@ def assert_differs(actual: Any, other: Any, tolerance: Tolerance, *, what: str =
     findings = _compare_all(actual, other, tolerance, what, "")
     same = [name for name, outcome in findings.outcomes if not outcome.problem]
     if same:
-        raise AssertionError(
-            f"{', '.join(same)} must differ but agrees with {tolerance!r}, judged{on_rank()}"
-        )
+        raise AssertionError(f"{', '.join(same)} must differ but agrees with {tolerance!r}, judged{on_rank()}")
 
 
 def _compare_all(actual: Any, expected: Any, tolerance: Tolerance, what: str, zero_because: str) -> Findings:
@@ -232,9 +226,7 @@ def _compare_all(actual: Any, expected: Any, tolerance: Tolerance, what: str, ze
     shards = {name: layout for name, tensor in named.items() if (layout := Shards.of(tensor)) is not None}
     got, wanted = _full(named.items()), _full(_named(expected, what).items())
     if not zero_because and not any(tensor.any() for tensor in (*got.values(), *wanted.values())):
-        raise VacuousComparison(
-            f"{what}: only zeros on both sides, or nothing; if right, say zero_because=..."
-        )
+        raise VacuousComparison(f"{what}: only zeros on both sides, or nothing; if right, say zero_because=...")
     return Findings("tensors", list(compare_named(got, wanted, tolerance, shards)))
 
 
@@ -272,7 +264,5 @@ def _refuse_vacuous(candidate: Track, baseline: Track, tolerance: Tolerance, zer
             f"gradients of at most {largest:.3g} on both sides, so {tolerance!r} would pass zeros too; "
             "scale the loss up or, if zero is right, say zero_because=..."
         )
-    if baseline.updates and all(
-        torch.equal(baseline.start[k], v) for k, v in baseline.steps[-1].params.items()
-    ):
+    if baseline.updates and all(torch.equal(baseline.start[k], v) for k, v in baseline.steps[-1].params.items()):
         raise VacuousComparison("the baseline's optimizer moved no parameter; if right, say zero_because=...")

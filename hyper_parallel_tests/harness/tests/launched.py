@@ -218,9 +218,7 @@ def command() -> list[str]:
 def inherited() -> dict[str, str]:
     """This process' environment without what was meant for it alone, and with its search path."""
     kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_OUTER) and name not in _OUTER_RANK
+        name: value for name, value in os.environ.items() if not name.startswith(_OUTER) and name not in _OUTER_RANK
     }
     return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

@@ -52,6 +52,10 @@ def cards_problem(name, parsed, cards):
     Returns:
       Why it cannot be right, or None.
     """
+    if parsed.kind == "l0" and (parsed.cards != 1 or cards not in [None, 1]):
+        return "{}: layer 0 runs in one process without communication, so it has one card; a test that needs more belongs to l1".format(
+            repr(name),
+        )
     if cards != None and cards != parsed.cards:
         return "cards = {} but the name {} says {}: give one of them, for example {}_{}card".format(
             cards,
@@ -59,11 +63,6 @@ def cards_problem(name, parsed, cards):
             parsed.cards,
             parsed.kind,
             cards,
-        )
-    if parsed.kind == "l0" and parsed.cards != 1:
-        return "{}: layer 0 runs in one process without communication, so it has one card; a test that needs {} belongs to l1".format(
-            repr(name),
-            parsed.cards,
         )
     return None
 

@@ -38,9 +38,7 @@ def _names(parameter: FSDPParam, prefixes: dict[nn.Module, str]) -> list[str]:
     return [f"{prefixes[home]}.{name}".lstrip(".") for home, name in homes if home in prefixes]
 
 
-def _describe(
-    parameter: FSDPParam, name: str, unit: str, group: int, partial: torch.Tensor | None
-) -> ManagedParameter:
+def _describe(parameter: FSDPParam, name: str, unit: str, group: int, partial: torch.Tensor | None) -> ManagedParameter:
     owner = parameter._module_info
     grad = parameter.sharded_param.grad
     replicated = isinstance(parameter.mesh_info, HSDPMeshInfo) and parameter.mesh_info.shard_mesh_size == 1

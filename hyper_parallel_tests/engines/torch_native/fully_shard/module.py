@@ -27,15 +27,11 @@ class HSDPModule(fsdp.FSDPModule):
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Whether forward leaves shards behind."""
-        super().set_reshard_after_forward(
-            _flag("reshard_after_forward", reshard_after_forward), recurse=recurse
-        )
+        super().set_reshard_after_forward(_flag("reshard_after_forward", reshard_after_forward), recurse=recurse)
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, recurse: bool = True) -> None:
         """Whether backward leaves shards behind."""
-        super().set_reshard_after_backward(
-            _flag("reshard_after_backward", reshard_after_backward), recurse=recurse
-        )
+        super().set_reshard_after_backward(_flag("reshard_after_backward", reshard_after_backward), recurse=recurse)
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Whether the next backward finishes the step."""

@@ -22,9 +22,7 @@ class Placements:
     size 1 and all-reduced over all ranks of ``mesh`` is a replicated one.
     """
 
-    def __init__(
-        self, mesh: DeviceMesh, placement_fn: PlacementFn | None, replicated: Iterable[nn.Parameter]
-    ) -> None:
+    def __init__(self, mesh: DeviceMesh, placement_fn: PlacementFn | None, replicated: Iterable[nn.Parameter]) -> None:
         self._mesh = mesh
         self._placement_fn = placement_fn
         self._replicated = set(replicated)

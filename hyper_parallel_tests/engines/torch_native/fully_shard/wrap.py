@@ -33,9 +33,7 @@ def fully_shard(
     ignored, replicated = set(ignored_params or ()), set(replicate_params or ())
     _refuse_contradictions(modules, mp_policy, ignored, replicated)
     mesh = mesh or _world_mesh()
-    placement_fn = (
-        Placements(mesh, shard_placement_fn, replicated) if shard_placement_fn or replicated else None
-    )
+    placement_fn = Placements(mesh, shard_placement_fn, replicated) if shard_placement_fn or replicated else None
     for unit in [modules] if comm_fusion else _independent_units(modules):
         fsdp.fully_shard(
             unit if len(unit) > 1 else unit[0],
@@ -59,13 +57,9 @@ def _modules(module: nn.Module | list[nn.Module]) -> list[nn.Module]:
         raise ValueError("fully_shard got an empty list: give it at least one module")
     for index, entry in enumerate(modules):
         if not isinstance(entry, nn.Module):
-            raise TypeError(
-                f"fully_shard takes a module or a list of modules, got {type(entry).__name__} at {index}"
-            )
+            raise TypeError(f"fully_shard takes a module or a list of modules, got {type(entry).__name__} at {index}")
         if any(entry in other.modules() for other in modules[:index] + modules[index + 1 :]):
-            raise ValueError(
-                f"module {index} of the list is, or lies inside, another one: wrap it in an earlier call"
-            )
+            raise ValueError(f"module {index} of the list is, or lies inside, another one: wrap it in an earlier call")
     return modules
 
 
@@ -79,11 +73,7 @@ def _refuse_contradictions(
         for name, parameter in module.named_parameters():
             if parameter in ignored and parameter in replicated:
                 raise ValueError(f"{name} is in both ignored_params and replicate_params: take it out of one")
-            if (
-                policy.apply_grad_on_fp32_main_grad
-                and parameter not in ignored
-                and parameter.dtype != torch.float32
-            ):
+            if policy.apply_grad_on_fp32_main_grad and parameter not in ignored and parameter.dtype != torch.float32:
                 raise ValueError(
                     f"apply_grad_on_fp32_main_grad needs parameters in fp32, but {name} is {parameter.dtype}"
                 )

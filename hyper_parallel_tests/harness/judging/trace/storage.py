@@ -75,9 +75,7 @@ class Storage:
 
 
 @contextmanager
-def storage(
-    model: nn.Module, *, unsharded: Callable[[], Iterable[tuple[str, int]]] | None = None
-) -> Iterator[Storage]:
+def storage(model: nn.Module, *, unsharded: Callable[[], Iterable[tuple[str, int]]] | None = None) -> Iterator[Storage]:
     """Follow the unsharded parameter storage of `model` inside the block; enter it while it is sharded.
 
     Args:
