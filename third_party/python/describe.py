@@ -42,9 +42,7 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     described = describe(options.device, options.lock)
-    described["digest"] = hashlib.sha256(
-        json.dumps(described["fingerprint"], sort_keys=True).encode()
-    ).hexdigest()
+    described["digest"] = hashlib.sha256(json.dumps(described["fingerprint"], sort_keys=True).encode()).hexdigest()
     json.dump(described, sys.stdout, indent=1)
     return 0
 
@@ -140,9 +138,7 @@ def _below(roots: list[str], prefix: str) -> dict:
 
     def entries(name: str) -> list[str]:
         return (
-            [entry for entry in os.environ.get(name, "").split(":") if entry.startswith(tuple(roots))]
-            if roots
-            else []
+            [entry for entry in os.environ.get(name, "").split(":") if entry.startswith(tuple(roots))] if roots else []
         )
 
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefix)}

@@ -11,7 +11,7 @@ carries the environment's digest). Two modes:
   file lists, driver and runtime are recorded. For stacks that belong to a machine (CUDA, CANN).
 
 `--repo_env=HYPER_PARALLEL_TESTS_PYTHON=/path/to/python` names that existing environment, for any device;
-`--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python3.11` names the interpreter of locked ones (default:
+`--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python3.11` names the interpreter of locked ones (default:
 python3.11 on PATH).
 """
 
@@ -110,25 +110,25 @@ def _installed_packages_impl(rctx):
     rctx.file("BUILD.bazel", 'exports_files(["site"])\n')
 
 def _find_python(rctx):
-    named = rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON3")
+    named = rctx.getenv("HYPER_PARALLEL_TESTS_INTERPRETER")
     found = named or rctx.which("python" + _PYTHON_VERSION)
     if not found:
         fail(("No python{version} on PATH, which the locked packages are for. Install it (Debian: python{version} and " +
               "python3-pip; pyenv: 'pyenv install {version}'), or name one with " +
-              "--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{version}.").format(version = _PYTHON_VERSION))
+              "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{version}.").format(version = _PYTHON_VERSION))
     return _check_version(rctx, str(found))
 
 def _check_version(rctx, python):
     done = rctx.execute([python, "-I", "-c", "import sys; print('%s %d.%d' % ((sys.implementation.name,) + sys.version_info[:2]))"])
     if done.return_code:
-        fail("{} does not run: {}\nName another with --repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{}.".format(
+        fail("{} does not run: {}\nName another with --repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{}.".format(
             python,
             done.stderr.strip() or "no such file",
             _PYTHON_VERSION,
         ))
     if done.stdout.strip() != "cpython " + _PYTHON_VERSION:
         fail(("{} is {}; expected cpython {}, which third_party/python/requirements_*.lock are for. Name one with " +
-              "--repo_env=HYPER_PARALLEL_TESTS_PYTHON3=/path/to/python{} (or HYPER_PARALLEL_TESTS_PYTHON for an existing environment).").format(
+              "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{} (or HYPER_PARALLEL_TESTS_PYTHON for an existing environment).").format(
             python,
             done.stdout.strip(),
             _PYTHON_VERSION,

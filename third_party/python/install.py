@@ -83,9 +83,7 @@ def explain(output: str, lock_name: str) -> str:
 
 
 def _mismatch(output: str, lock_name: str) -> str:
-    found = re.search(
-        r"^\s+(\S+==\S+) from .*\n\s*Expected sha256 +(\w+)\n\s*Got +(\w+)", output, re.MULTILINE
-    )
+    found = re.search(r"^\s+(\S+==\S+) from .*\n\s*Expected sha256 +(\w+)\n\s*Got +(\w+)", output, re.MULTILINE)
     if not found:
         return ""
     package, expected, got = found.groups()
@@ -99,9 +97,7 @@ def _mismatch(output: str, lock_name: str) -> str:
 
 def _no_hash(output: str, lock_name: str) -> str:
     found = re.search(r"Hashes are required.*?\n\s+(\S+==\S+) --hash", output, re.DOTALL)
-    return (
-        f"{found.group(1)} has no --hash in {lock_name}: refresh it ({_refresh(lock_name)})." if found else ""
-    )
+    return f"{found.group(1)} has no --hash in {lock_name}: refresh it ({_refresh(lock_name)})." if found else ""
 
 
 def _no_pin(output: str, lock_name: str) -> str:
@@ -131,9 +127,7 @@ def _no_wheel(output: str, lock_name: str) -> str:
 def _disk_full(output: str, lock_name: str) -> str:
     if "No space left on device" not in output:
         return ""
-    return (
-        f"The disk is full: {lock_name} needs about 2 GB for Bazel's output base and pip's temporary folder."
-    )
+    return f"The disk is full: {lock_name} needs about 2 GB for Bazel's output base and pip's temporary folder."
 
 
 def _refresh(lock_name: str) -> str:

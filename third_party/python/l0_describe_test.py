@@ -14,9 +14,7 @@ import pytest
 def described(python: str | Path, *flags: str, **environment: str) -> dict:
     script = Path("third_party/python/describe.py").resolve()
     command = [python, "-I", script, *flags]
-    done = subprocess.run(
-        command, env={"PATH": os.defpath} | environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, env={"PATH": os.defpath} | environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 

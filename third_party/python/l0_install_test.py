@@ -22,9 +22,7 @@ def wheels(tmp_path) -> Path:
     with zipfile.ZipFile(folder / "leaf-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("leaf.py", "NAMES = {'a', 'b', 'c'}\n")
         wheel.writestr("leaf-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: leaf\nVersion: 1.0\n")
-        wheel.writestr(
-            "leaf-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        wheel.writestr("leaf-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("leaf-1.0.dist-info/RECORD", "")
     return folder
 
@@ -78,10 +76,7 @@ def test_a_missing_wheel_names_what_there_is_and_the_file_to_edit(tmp_path, whee
     """A version that no index has is told apart from one that is spelled wrong."""
     done = run_install(tmp_path, wheels, f"leaf==2.0 --hash=sha256:{leaf_hash}\n")
     assert done.returncode == 1
-    assert (
-        f"No wheel of leaf==2.0 for Python 3.11 on this platform, as {LOCK_NAME} asks; found: 1.0."
-        in done.stderr
-    )
+    assert f"No wheel of leaf==2.0 for Python 3.11 on this platform, as {LOCK_NAME} asks; found: 1.0." in done.stderr
     assert "change the version in third_party/python/requirements_cpu.in" in done.stderr
 
 

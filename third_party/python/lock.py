@@ -28,9 +28,7 @@ class LockError(Exception):
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="lock", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help=f"any of {', '.join(GROUPS)}; default: all"
-    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"any of {', '.join(GROUPS)}; default: all")
     parser.add_argument("--uv", default="uv", help="the uv binary that resolves (default: uv on PATH)")
     parser.add_argument("--pip-python", default=sys.executable, help="the Python whose pip knows the indexes")
     options = parser.parse_args(argv)

@@ -27,13 +27,11 @@ def main(argv: Sequence[str]) -> int:
     starlark = [str(path) for path in files if path.suffix == ".bzl" or path.name in _STARLARK_NAMES]
     ruff = [options.ruff, "check", "--no-cache", f"--config={options.config}", "--output-format=concise"]
     good = passes("ruff", [*ruff, *python], "'ruff check --fix' repairs many of these")
+    layout = [options.ruff, "format", "--check", "--no-cache", f"--config={options.config}"]
+    good &= passes("ruff format", [*layout, *python], "'ruff format' repairs all of these")
     buildifier = [options.buildifier, "-mode=check", "-lint=warn", f"-warnings={_BUILDIFIER_WARNINGS}"]
-    good &= passes(
-        "buildifier", [*buildifier, *starlark], "'buildifier -lint=fix FILE' repairs many of these"
-    )
-    print(
-        f"lint: {len(python)} Python and {len(starlark)} Starlark files, {'clean' if good else 'not clean'}"
-    )
+    good &= passes("buildifier", [*buildifier, *starlark], "'buildifier -lint=fix FILE' repairs many of these")
+    print(f"lint: {len(python)} Python and {len(starlark)} Starlark files, {'clean' if good else 'not clean'}")
     return 0 if good else 1
 
 

@@ -52,9 +52,7 @@ def _add_result(targets: dict[str, Target], event: dict, workspace: Path) -> Non
     result = event["testResult"]
     target = targets.setdefault(label, Target(label))
     target.status = result["status"]
-    target.cached &= bool(
-        result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely")
-    )
+    target.cached &= bool(result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely"))
     xml = _xml_of(event, workspace)
     if xml is None or not _add_cases(target, xml):
         target.cases["failed" if result["status"] != "PASSED" else "passed"] += 1
@@ -83,9 +81,7 @@ def _add_cases(target: Target, xml: Path) -> bool:
     for case in root.iter("testcase"):
         found = True
         failure = case.find("failure") if case.find("failure") is not None else case.find("error")
-        verdict = next(
-            (one.get("value") for one in case.iter("property") if one.get("name") == "verdict"), ""
-        )
+        verdict = next((one.get("value") for one in case.iter("property") if one.get("name") == "verdict"), "")
         if failure is not None:
             target.cases["failed"] += 1
             message = (failure.get("message") or "").strip().partition("\n")[0]
