@@ -6,12 +6,11 @@ import ast
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 _BUILD_NAMES = ("BUILD.bazel", "BUILD")
-_READ = {"name", "srcs"}
 _LAYER_NAME = re.compile(r"(l[0-4])(_\w+)?")
 
 
@@ -21,7 +20,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Target:
-    """A `layer_test` target.
+    """A `layer_test` or `fault_test` target.
 
     Attributes:
         name: e.g. l1_2card.
@@ -29,6 +28,7 @@ class Target:
         srcs: its source files, as names relative to the package.
         build_file: where it is declared.
         line: on which line.
+        catalogue: names of its modules of faults; a layer_test has none.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Target:
     srcs: tuple[str, ...]
     build_file: Path
     line: int
+    catalogue: tuple[str, ...] = ()
 
     @property
     def files(self) -> list[Path]:
@@ -54,47 +55,82 @@ def build_file_of(path: Path, root: Path) -> Path | None:
     return None
 
 
+def all_below(root: Path) -> list[Path]:
+    """The BUILD files of the packages at `root` and below."""
+    paths = [path for name in _BUILD_NAMES for path in root.rglob(name)]
+    return sorted(path for path in paths if build_file_of(path, root) == path)
+
+
 def layer_tests(build_file: Path) -> list[Target]:
     """The `layer_test` targets of a BUILD file, globs evaluated.
 
     Raises:
-        Unreadable: the file is no Starlark, or a name or srcs is not made of literals, names of the file,
-            formatting, `+` and `glob`.
+        Unreadable: the file is no Starlark, or a name or srcs is not made of literals, names of the file, formatting,
+            `+` and `glob`.
     """
+    return [_target(call, reader) for call, reader in _calls(build_file, "layer_test")]
+
+
+def fault_tests(build_file: Path, root: Path) -> list[Target]:
+    """The `fault_test` targets of a BUILD file, as `layer_tests`; `root` is the folder of the product.
+
+    Raises:
+        Unreadable: as `layer_tests`, the catalogue included.
+    """
+    found = []
+    for call, reader in _calls(build_file, "fault_test"):
+        given = next((one.value for one in call.keywords if one.arg == "catalogue"), None)
+        labels = (reader.value(given) if given else None) or [_domain_of(build_file.parent, root)]
+        names = tuple(re.split("[:/]", label)[-1] for label in labels)
+        found.append(replace(_target(call, reader), catalogue=names))
+    return found
+
+
+def _domain_of(package: Path, root: Path) -> str:
+    """The domain of a package, which the rule's default catalogue is named after."""
+    folders = package.relative_to(root).parts
+    return next((one for one in folders if one != "domains"), root.name)
+
+
+def _target(call: ast.Call, reader: _Reader) -> Target:
+    given = {one.arg: reader.value(one.value) for one in call.keywords if one.arg in {"name", "srcs"}}
+    name = given.get("name", "")
+    layer = _LAYER_NAME.fullmatch(name)
+    srcs = tuple(src.removeprefix(":") for src in given.get("srcs", []))
+    return Target(name, layer[1] if layer else "", srcs, reader.build_file, call.lineno)
+
+
+def _calls(build_file: Path, rule: str) -> Iterator[tuple[ast.Call, _Reader]]:
+    """The calls of a rule in a BUILD file, each with who reads its arguments."""
     try:
         tree = ast.parse(build_file.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise Unreadable(f"line {error.lineno}: {error.msg}") from error
     names: dict[str, Any] = {}
-    found = []
     for node in tree.body:
+        reader = _Reader(build_file, names)
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             # A constant that no target uses need not be readable.
             with contextlib.suppress(Unreadable):
-                names[node.targets[0].id] = _Reader(build_file.parent, names).value(node.value)
-        for call, reader in _layer_test_calls(node, _Reader(build_file.parent, names)):
-            given = {keyword.arg: reader.value(keyword.value) for keyword in call.keywords if keyword.arg in _READ}
-            layer = _LAYER_NAME.fullmatch(given.get("name", ""))
-            srcs = tuple(src.removeprefix(":") for src in given.get("srcs", []))
-            found.append(Target(given.get("name", ""), layer[1] if layer else "", srcs, build_file, call.lineno))
-    return found
+                names[node.targets[0].id] = reader.value(node.value)
+        elif isinstance(node, ast.Expr):
+            yield from _calls_of(node.value, rule, reader)
 
 
-def _layer_test_calls(node: ast.stmt, reader: _Reader) -> Iterator[tuple[ast.Call, _Reader]]:
-    """The layer_test calls of a statement, plain or in a comprehension, with who reads their arguments."""
-    value = node.value if isinstance(node, ast.Expr) else None
-    if _is_layer_test(value):
+def _calls_of(value: ast.expr, rule: str, reader: _Reader) -> Iterator[tuple[ast.Call, _Reader]]:
+    """The calls of a rule that an expression statement makes, plain or in a comprehension."""
+    if _is_call(value, rule):
         yield value, reader
-    elif isinstance(value, ast.ListComp) and _is_layer_test(value.elt):
+    elif isinstance(value, ast.ListComp) and _is_call(value.elt, rule):
         loop, *more = value.generators
         if more or loop.ifs or not isinstance(loop.target, ast.Name):
-            raise Unreadable(f"line {node.lineno}: write layer_test targets out, or over one simple list")
+            raise Unreadable(f"line {value.lineno}: write {rule} targets out, or over one simple list")
         for one in reader.value(loop.iter):
-            yield value.elt, _Reader(reader.package, {**reader.names, loop.target.id: one})
+            yield value.elt, _Reader(reader.build_file, {**reader.names, loop.target.id: one})
 
 
-def _is_layer_test(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "layer_test"
+def _is_call(node: ast.expr, rule: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == rule
 
 
 @dataclass(frozen=True)
@@ -102,11 +138,11 @@ class _Reader:
     """Works out expressions of a BUILD file.
 
     Attributes:
-        package: the file's folder, where globs look.
+        build_file: the file; globs look in its folder.
         names: values of the names that are known so far.
     """
 
-    package: Path
+    build_file: Path
     names: dict[str, Any]
 
     def value(self, node: ast.expr) -> Any:
@@ -139,7 +175,7 @@ class _Reader:
             raise self._unreadable(node)
         given = dict(zip(("include", "exclude"), map(self.value, node.args), strict=False))
         given |= {key.arg: self.value(key.value) for key in node.keywords if key.arg in {"include", "exclude"}}
-        return _glob(self.package, given.get("include", []), given.get("exclude", []))
+        return _glob(self.build_file.parent, given.get("include", []), given.get("exclude", []))
 
     def _unreadable(self, node: ast.expr) -> Unreadable:
         return Unreadable(

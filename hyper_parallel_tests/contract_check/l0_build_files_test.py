@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hyper_parallel_tests.contract_check.build_files import Unreadable, build_file_of, layer_tests
+from hyper_parallel_tests.contract_check.build_files import (
+    Unreadable,
+    all_below,
+    build_file_of,
+    fault_tests,
+    layer_tests,
+)
 
 FILES = [
     "l0_a_test.py",
@@ -111,3 +117,42 @@ def test_the_nearest_build_file_counts(package):
     assert build_file_of(package / "other/l0_d_test.py", package) == package / "other/BUILD.bazel"
     assert build_file_of(package / "deep/l0_c_test.py", package) == package / "BUILD.bazel"
     assert build_file_of(package / "deep/l0_c_test.py", package / "deep") is None
+
+
+def test_all_build_files_are_found(package):
+    """One a package: where there are two, Bazel reads BUILD.bazel."""
+    (package / "BUILD.bazel").touch()
+    (package / "BUILD").touch()
+    assert all_below(package) == [package / "BUILD.bazel", package / "other/BUILD.bazel"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "catalogue"),
+    [
+        ("domains/col", "", ["col"]),
+        ("domains/col/deep", "", ["col"]),
+        ("endurance", "catalogue = None", ["endurance"]),
+        ("domains/col", 'catalogue = ["//hyper_parallel_tests/faults:col_mesh", ":own"]', ["col_mesh", "own"]),
+        ("domains/col", "catalogue = LIST + [':own']", ["col_mesh", "own"]),
+        ("domains/col", "catalogue = ['//faults/col']", ["col"]),
+    ],
+)
+def test_the_catalogue_of_a_fault_test_is_read(tmp_path, folder, given, catalogue):
+    """Names of labels; where none is given, the domain's."""
+    build_file = tmp_path / folder / "BUILD.bazel"
+    build_file.parent.mkdir(parents=True)
+    head = 'LIST = ["//hyper_parallel_tests/faults:col_mesh"]\n'
+    build_file.write_text(f'{head}fault_test(name = "faults", srcs = ["l0_a_test.py"], {given})\n')
+    (target,) = fault_tests(build_file, tmp_path)
+    assert (target.name, list(target.srcs), list(target.catalogue)) == ("faults", ["l0_a_test.py"], catalogue)
+
+
+def test_fault_tests_of_a_comprehension_are_read(package):
+    """As layer_test targets are; what is a layer_test is no fault_test."""
+    lines = [
+        'layer_test(name = "l0", srcs = select({}))',
+        '[fault_test(name = "faults_{}card".format(n), srcs = glob(["l1_*"])) for n in [2, 4]]',
+    ]
+    (package / "BUILD.bazel").write_text("\n".join(lines))
+    found = {target.name: list(target.srcs) for target in fault_tests(package / "BUILD.bazel", package)}
+    assert found == {"faults_2card": ["l1_a_test.py"], "faults_4card": ["l1_a_test.py"]}

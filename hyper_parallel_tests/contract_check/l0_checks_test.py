@@ -7,85 +7,71 @@ from pathlib import Path
 import pytest
 
 from hyper_parallel_tests.contract_check import checks
-from hyper_parallel_tests.contract_check.checks import CHECKS, Tree
+from hyper_parallel_tests.contract_check.checks import CHECKS
+from hyper_parallel_tests.contract_check.samples import (
+    BUILD,
+    CASE,
+    CONTRACTS,
+    EXPECTATIONS,
+    FAULTS,
+    L0,
+    L1,
+    case,
+    changed,
+)
 
-CONTRACTS = """
-[[contract]]
-id = "COL-0-01"
-layer = "l0"
-statement = "Ranks are row-major."
-source = "S0"
-mechanisms = []
-
-[[contract]]
-id = "COL-1-01"
-layer = "l1"
-statement = "A group can be made again."
-source = "S0"
-mechanisms = []
-"""
-CASE = """
-from hyper_parallel_tests.harness import contract
-
-@contract("COL-{layer}-01")
-def test_it(ledger):
-    assert 1 + 1 == 2
-"""
-BUILD = """
-layer_test(name = "l0", srcs = glob(["l0_*_test.py"]))
-layer_test(name = "l1_2card", srcs = ["l1_b_test.py"])
-"""
-FAULTS = """
-from hyper_parallel_tests.faults import fault
-
-@fault(id="a", symptom="s", capability="c", layer="l0", must_fail=["COL-0-01", "COL-1-01"])
-def a(patch):
-    pass
-"""
-EXPECTATIONS = """
-[[broken]]
-contract = "COL-1-01"
-engine_version = ">=2"
-sentence = "It hangs."
-reproduction = "again.py"
-"""
-GOOD = {
-    "domains/col/contracts.toml": CONTRACTS,
-    "domains/col/l0_a_test.py": CASE.format(layer=0),
-    "domains/col/l1_b_test.py": CASE.format(layer=1),
-    "domains/col/BUILD.bazel": BUILD,
-    "faults/col.py": FAULTS,
-    "engines/one/expectations.toml": EXPECTATIONS,
-    "engines/one/again.py": "print(1)\n",
+NEED_CONTRACTS = {
+    checks.every_contract_has_a_case,
+    checks.every_case_cites_contracts,
+    checks.every_contract_has_a_fault,
+    checks.expectations_are_real,
 }
-L0, L1 = "domains/col/l0_a_test.py", "domains/col/l1_b_test.py"
 
 
 @pytest.fixture
 def broken(tmp_path: Path):
-    """Problems of the good tree after changes: path -> new text, None to remove the file."""
-
-    def problems(check, changes: dict[str, str | None]) -> list[str]:
-        for name, text in (GOOD | changes).items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if text is not None:
-                path.write_text(text)
-        return list(check(Tree(tmp_path)))
-
-    return problems
-
-
-def case(body: str = "    assert 1 + 1 == 2", above: str = '@contract("COL-0-01")') -> str:
-    """An l0 test file with one case."""
-    head = "import pytest\nimport torch\nfrom hyper_parallel_tests.harness import contract\n"
-    return f"{head}\n{above}\ndef test_it(ledger):\n{body}\n"
+    """Problems of the good tree after changes: path -> new text, None to leave the file out."""
+    return lambda check, changes: checks.problems(check, changed(tmp_path, changes))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_good_tree_has_no_problems(broken, check):
     """All rules hold together."""
     assert broken(check, {}) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_bad_contracts_are_the_matter_of_one_rule(broken, check):
+    """A rule that needs them says so in a line; one that does not is judged as ever."""
+    found = broken(check, {"domains/col/contracts.toml": "[[contract]"})
+    if check is checks.contracts_are_well_formed:
+        assert [one.split(": ")[:2] for one in found] == [["domains/col/contracts.toml", "no valid TOML"]]
+    elif check in NEED_CONTRACTS:
+        assert found == ["cannot be judged until contracts_are_well_formed holds"]
+    else:
+        assert found == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("path", ["domains/col/test_more.py", "domains/new/more_test.py", "faults/more_test.py"])
+def test_a_bad_name_is_the_matter_of_one_rule(broken, check, path):
+    """Once it has its right name, the other rules see the file."""
+    worst = FAULTS + "def test_it(a):\n    import pytest\n    pytest.skip()\n    a.allclose(a)\n"
+    found = broken(check, {path: worst})
+    if check is checks.every_file_has_a_target:
+        assert found == [f"{path}: call it l<k>_<topic>_test.py, after its layer"]
+    else:
+        assert found == []
+
+
+def test_problems_are_counted(tmp_path):
+    """One problem is no plural; none is no report."""
+    report = checks.report(checks.contracts_are_well_formed, changed(tmp_path, {}))
+    assert report == ""
+    tree = changed(tmp_path, {"domains/new/l0_a_test.py": case()})
+    assert checks.report(checks.contracts_are_well_formed, tree).startswith("1 problem:\ndomains/new: ")
+    tree = changed(tmp_path, {"domains/more/l0_a_test.py": case()})
+    assert checks.report(checks.contracts_are_well_formed, tree).startswith("2 problems:\ndomains/more: ")
 
 
 # -- contracts
@@ -236,46 +222,6 @@ def test_what_is_no_tolerance_is_left_alone(broken, body):
     assert broken(checks.no_literal_tolerance, {L0: case(f"    {body}")}) == []
 
 
-# -- skips
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (case(above='@pytest.mark.skip(reason="later")'), "without a condition"),
-        (case(above="@pytest.mark.xfail"), "expectations.toml"),
-        (case(above='@pytest.mark.skipif(True, reason="never")'), "without a condition"),
-        (case(above="@pytest.mark.skipif(torch.x)"), "gives no reason"),
-        (case('    pytest.skip("later")'), "without a condition"),
-        (case("    if torch.x:\n        pytest.skip()"), "gives no reason"),
-        (case('    if torch.x:\n        pytest.skip("")'), "gives no reason"),
-        (case('    pytest.importorskip("x")'), "without a condition"),
-        (
-            case(above='@pytest.mark.parametrize("ledger", [pytest.param(1, marks=pytest.mark.xfail)])'),
-            "expectations.toml",
-        ),
-        (case() + 'pytestmark = pytest.mark.skip("all")\n', "without a condition"),
-    ],
-)
-def test_a_skip_without_condition_or_reason_is_told(broken, text, said):
-    """By mark, by call, on a parameter or for a whole file."""
-    found = broken(checks.no_skip, {L0: text})
-    assert len(found) == 1
-    assert said in found[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        case(above='@pytest.mark.skipif(torch.x, reason="the device has no such memory")'),
-        case('    if torch.x:\n        pytest.skip("the device has no such memory")\n    assert torch'),
-    ],
-)
-def test_a_documented_condition_is_left_alone(broken, text):
-    """A condition with its reason."""
-    assert broken(checks.no_skip, {L0: text}) == []
-
-
 # -- assertions
 
 
@@ -315,33 +261,6 @@ def test_an_assertion_is_found_where_it_is(broken, body):
         "domains/col/setting.py": "def shared():\n    assert shared\n",
     }
     assert broken(checks.every_case_asserts, changes) == []
-
-
-# -- faults
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (', "COL-1-01"', "", "COL-1-01: no fault has it in must_fail"),
-        ("COL-1-01", "COL-9-99", "must_fail names COL-9-99, which is in no contracts.toml"),
-        ('layer="l0"', 'layer="l1"', "its layer is l1, but the lowest in must_fail is l0"),
-        ('["COL-0-01", "COL-1-01"]', "compute()", "must_fail must be a list of literal contract ids"),
-        ('["COL-0-01", "COL-1-01"]', "[]", "must_fail must be a list of literal contract ids"),
-    ],
-)
-def test_a_contract_without_a_fault_is_told(broken, old, new, said):
-    """No fault for a contract, and a fault for no contract."""
-    found = broken(checks.every_contract_has_a_fault, {"faults/col.py": FAULTS.replace(old, new)})
-    assert any(said in one for one in found)
-
-
-def test_contracts_of_a_fault_may_have_a_name(broken):
-    """A list that several faults share is followed."""
-    text = FAULTS.replace('["COL-0-01", "COL-1-01"]', "BOTH").replace(
-        "@fault", 'BOTH = ["COL-0-01", "COL-1-01"]\n@fault'
-    )
-    assert broken(checks.every_contract_has_a_fault, {"faults/col.py": text}) == []
 
 
 # -- expectations

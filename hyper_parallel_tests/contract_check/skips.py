@@ -1,4 +1,4 @@
-"""Finds cases that a test file leaves out: skips without condition or reason, and expected failures."""
+"""Finds what leaves a case out: skips, and expected failures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from hyper_parallel_tests.contract_check.sources import Source
 
 _EXPECTED_FAILURES = {"pytest.mark.xfail", "pytest.xfail", "unittest.expectedFailure"}
 _UNCONDITIONAL = {"pytest.mark.skip", "unittest.skip", "pytest.importorskip"}
+_CONDITIONAL = {"pytest.skip", "pytest.mark.skipif", "unittest.skipIf", "unittest.skipUnless", "unittest.SkipTest"}
 
 
 def found(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """(node, what is wrong with it and what to do) for each."""
+    """(node, what it is) for everything in a file that can leave a case out, under a condition or not."""
+    for node in ast.walk(source.tree):
+        name = source.dotted(node) if isinstance(node, (ast.Attribute, ast.Name)) else ""
+        if name in _EXPECTED_FAILURES | _UNCONDITIONAL | _CONDITIONAL:
+            yield node, name
+        elif isinstance(node, ast.Attribute) and node.attr == "skipTest":
+            yield node, "skipTest"
+
+
+def undocumented(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """(node, what is wrong with it and what to do) for skips without condition or reason and expected failures."""
     for node in ast.walk(source.tree):
         name = source.dotted(node) if isinstance(node, (ast.Attribute, ast.Name)) else ""
         if name in _EXPECTED_FAILURES:

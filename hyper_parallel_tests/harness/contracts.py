@@ -90,8 +90,7 @@ class Broken:
 
 
 def layer_of(contract_id: str) -> str:
-    """The layer that an id itself tells: COL-1-03 -> l1, FSDP-L2-03 -> l3 (the plan's couplings), IX-07 ->
-    l3.
+    """The layer that an id itself tells: COL-1-03 -> l1, FSDP-L2-03 -> l3 (the plan's couplings), IX-07 -> l3.
 
     Raises:
         ContractError: the id has no known form.
@@ -111,8 +110,8 @@ def load_contracts(root: Path) -> dict[str, Contract]:
     """All contracts in the contracts.toml files below `root`, by id, files in order of their paths.
 
     Raises:
-        ContractError: an entry lacks a key or has an unknown or empty one, a layer is unknown or not the
-            id's, or an id occurs twice.
+        ContractError: an entry lacks a key or has an unknown or empty one, a layer is unknown or not the id's, or an id
+            occurs twice.
     """
     contracts: dict[str, Contract] = {}
     problems: list[str] = []

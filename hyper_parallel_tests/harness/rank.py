@@ -64,11 +64,16 @@ def main(orders: Orders) -> None:
     except BaseException:
         traceback.print_exc()
         ended_well = False
+    _flush()
+    # The interpreter's own way out would wait for whatever threads a case has left and costs each group time.
+    os._exit(0 if ended_well else 70)
+
+
+def _flush() -> None:
+    """Have what was printed in the log, where a case has not closed it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    # The interpreter's own way out would wait for whatever threads a case has left and costs each group time.
-    os._exit(0 if ended_well else 70)
 
 
 def _settle_in(orders: Orders, rank: int) -> None:
@@ -85,6 +90,8 @@ def _settle_in(orders: Orders, rank: int) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
+        # What a case prints must be there when it hangs or dies.
+        sys.stdout.reconfigure(line_buffering=True)
     file = open(orders.stacks(rank), "a")  # noqa: SIM115  faulthandler writes to it until the end
     faulthandler.enable(file, all_threads=True)
     faulthandler.register(STACKS_SIGNAL, file, all_threads=True, chain=False)
@@ -237,6 +244,7 @@ class _Reporter:
         rebuild = "the case owns its process group" if own else ""
         if hygiene.group_count() > hygiene.MAX_GROUPS:
             rebuild = f"{hygiene.group_count()} process groups are open"
+        _flush()
         self._send(channel.Done(item.nodeid, rebuild))
 
     @pytest.hookimpl(wrapper=True)

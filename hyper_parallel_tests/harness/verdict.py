@@ -119,7 +119,10 @@ def _where(one: RankRecord) -> str:
     if pending := [line for line in one.collectives if _PENDING.search(line)]:
         return "still " + re.sub(r"^MainThread (?=is inside|waits at)", "", pending[-1]).removeprefix("is ")
     main = stacks.main_thread(one.stacks)
-    return f"still runs at {main[0]}" if main else f"does not answer; {one.stacks or 'it has left no Python stacks'}"
+    if not main:
+        return f"does not answer; {one.stacks or 'it has left no Python stacks'}"
+    inner, outer = (frame.rpartition("/")[2] for frame in (main[0], main[-1]))
+    return f"still runs at {inner}" if inner == outer else f"still runs at {inner}, called from {outer}"
 
 
 def _waits_for_peers(one: RankRecord) -> bool:

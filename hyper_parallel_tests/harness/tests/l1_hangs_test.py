@@ -28,7 +28,7 @@ def test_neighbours_of_hangs_pass(run):
         ("test_hang_in_python_while_a_peer_waits", 1, "in spin"),
         ("test_hang_in_teardown", 1, "in spin"),
         ("test_stopped_rank", 1, "the process is stopped"),
-        ("test_hang_outside_python", 0, "in match"),
+        ("test_hang_outside_python", 0, "in match, called from hangs_program.py"),
         ("test_all_ranks_wait_for_each_other", 0, "still inside recv"),
     ],
 )
@@ -62,6 +62,12 @@ def test_pending_collective(run):
     """A rank that waits in a collective tells which, of what, and for how long."""
     assert "all_reduce" in (text := run["test_hang_in_a_collective"].text)
     assert "float32[2] -> float32[2]: PENDING for" in text
+
+
+def test_output_of_a_hang(run):
+    """What a rank printed before it hung is in the report."""
+    text = run["test_hang_in_python_while_a_peer_waits"].text
+    assert "about to spin" in text.partition("output of rank 1")[2]
 
 
 def test_stacks_are_kept(run):

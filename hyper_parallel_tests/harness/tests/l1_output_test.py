@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_neighbours_of_output_pass(run):
     """Every healthy case runs and passes."""
     assert run.code == 1
-    assert len(run.neighbours()) == 5
+    assert len(run.neighbours()) == 6
     assert set(run.neighbours().values()) == {"passed"}
 
 
@@ -68,6 +68,11 @@ def test_long_text(run, name):
 def test_cut_text_says_so(run):
     """A text that is cut says how much is missing."""
     assert "characters left out" in run["test_long_message"].text
+
+
+def test_output_without_end_of_line(run):
+    """What a case prints is in its own report, also without the end of a line."""
+    assert "no end of line" in run["test_output_without_end_of_line"].text
 
 
 def test_output_of_a_child(run):

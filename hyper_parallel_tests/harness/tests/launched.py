@@ -32,6 +32,8 @@ _MARK = "HYPER_PARALLEL_TESTS_LAUNCHED"
 # What the launch around this test was told is not for the launch inside it.
 _OUTER = ("TEST_", "TESTBRIDGE_", "XML_OUTPUT_FILE", "TORCHELASTIC_", "PYTEST_", "TORCH_FR_")
 _OUTER_RANK = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+# It would hide what a rank forgets to flush.
+_CONVENIENCE = {"PYTHONUNBUFFERED"}
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,8 @@ def command() -> list[str]:
 
 def inherited() -> dict[str, str]:
     """This process' environment without what was meant for it alone, and with its search path."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(_OUTER) and name not in _OUTER_RANK
-    }
+    own = {name for name in os.environ if name.startswith(_OUTER)} | _OUTER_RANK | _CONVENIENCE
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 

@@ -32,6 +32,7 @@ test_neighbour_after_collective = neighbour
 @pytest.mark.watchdog(LIMIT_S)
 def test_hang_in_python_while_a_peer_waits(world):
     if world.rank == 1:
+        print("about to spin")
         spin()
     dist.all_reduce(torch.zeros(2))
 

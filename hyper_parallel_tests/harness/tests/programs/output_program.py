@@ -57,6 +57,14 @@ def test_long_message(world):
 test_neighbour_after_long_message = neighbour
 
 
+def test_output_without_end_of_line(world):
+    print("no end of line", end="")
+    pytest.fail("look at the output")
+
+
+test_neighbour_after_output_without_end_of_line = neighbour
+
+
 def test_output_of_a_child(world):
     assert os.system("echo a child speaks") == 0
     pytest.fail("look at the child's output")
