@@ -1,0 +1,1 @@
+"""What the net itself costs, beside what people use today."""

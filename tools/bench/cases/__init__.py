@@ -1,0 +1,1 @@
+"""The same trivial case, as each contender wants it written."""
