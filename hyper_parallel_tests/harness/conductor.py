@@ -1,32 +1,22 @@
-"""The launcher's pytest session: it collects nothing itself, it has ranks run each case together and judges them.
+"""The conductor collects nothing itself: it has the ranks run each case together, and judges them.
 
 The ranks collect, since they need the case's module anyway; the conductor checks that all of them found the same.
-That keeps torch out of this process for one card, and the terminal, JUnit and duration reports are pytest's own.
+That keeps torch out of this process for one card.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from hyper_parallel_tests.harness import channel, marks
 from hyper_parallel_tests.harness.expectations import Expectations
-from hyper_parallel_tests.harness.group import (
-    WATCHDOG,
-    CaseRecord,
-    Group,
-    Interrupted,
-    StartError,
-    UsageError,
-)
+from hyper_parallel_tests.harness.group import WATCHDOG, CaseRecord, Group, Interrupted, StartError
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.rank import Orders
+from hyper_parallel_tests.harness.reporter import Reporter
 from hyper_parallel_tests.harness.verdict import Verdict, judge
 
 # What is left of the target's time when the conductor stops by itself, to write stacks and the XML.
@@ -179,154 +169,6 @@ def _same_collection(expected: tuple[channel.CaseInfo, ...], found: list[channel
             "Each rank must collect the same cases in the same order: "
             "parametrize ids and order must not depend on the rank, a hash seed or the clock."
         )
-
-
-class Reporter:
-    """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
-
-    def __init__(self, options: Options, statements: dict[str, str]) -> None:
-        self.statements = statements
-        self._options = options
-        self.session: pytest.Session | None = None
-        self._expected_broken: list[str] = []
-
-    def pytest_report_header(self) -> str:
-        options = self._options
-        said = [f"{options.cards} x {options.device}", f"engine {options.engine}", options.layer]
-        said += [f"fault {options.fault}"] if options.fault else []
-        said += [f"proving faults of {', '.join(options.faults)}"] if options.faults else []
-        return "ranks: " + ", ".join(filter(None, said))
-
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        if report.when == "call" and getattr(report, "verdict", "") == "expected-broken":
-            return "expected broken", "b", "EXPECTED BROKEN"
-        return None
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for line in self._expected_broken:
-            terminalreporter.line(f"EXPECTED BROKEN {line}")
-
-    def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
-        """Report one finished case."""
-        if verdict.kind == "expected-broken":
-            self._expected_broken.append(f"{info.nodeid}: {verdict.headline}")
-        properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
-        if verdict.first is not None:
-            properties.append(("first_rank", verdict.first))
-        self.outcome(info.nodeid, info.location, verdict, record.started, record.seconds, properties)
-
-    def outcome(
-        self,
-        nodeid: str,
-        location: tuple[str, int | None, str],
-        verdict: Verdict,
-        started: float,
-        seconds: float,
-        properties: list[tuple[str, object]],
-    ) -> None:
-        """Report one item of any kind that ended with `verdict`."""
-        hook = self.session.config.hook
-        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
-        longrepr: Any = None
-        if outcome == "skipped":
-            longrepr = (location[0], location[1] or 0, verdict.text)
-        elif outcome == "failed":
-            longrepr = _Longrepr(verdict.headline, verdict.text)
-        for when in ("setup", "call", "teardown"):
-            main = when == "call"
-            report = pytest.TestReport(
-                nodeid,
-                location,
-                {nodeid: 1},
-                outcome if main else "passed",
-                longrepr if main else None,
-                when,
-                user_properties=properties,
-                duration=seconds if main else 0.0,
-                start=started,
-                stop=started + seconds,
-            )
-            report.verdict = verdict.kind
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
-
-
-class _Longrepr:
-    """A failure's text as pytest's reports want it."""
-
-    def __init__(self, headline: str, text: str) -> None:
-        self.text = text
-        self.reprcrash = _Crash(headline)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def toterminal(self, terminal: Any) -> None:
-        terminal.line(self.text)
-
-
-class _Crash:
-    """The one line that pytest's summary and the XML's message show."""
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class CasesSession:
-    """pytest plugin: run the collected cases of this shard and report each."""
-
-    def __init__(self, conductor: Conductor, reporter: Reporter) -> None:
-        self._conductor = conductor
-        self._reporter = reporter
-
-    def pytest_collection(self, session: pytest.Session) -> bool:
-        self._reporter.session = session
-        return True
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        try:
-            self._run(session)
-        except StartError as error:
-            report_error(self._reporter, session, "start", str(error))
-            if isinstance(error, UsageError):
-                raise pytest.UsageError("the ranks' pytest sessions refused their arguments") from None
-        except Terminated:
-            print("conductor: SIGTERM, no further case was run", file=sys.stderr)
-            session.testsfailed += 1
-        finally:
-            trouble = self._conductor.close()
-        if trouble:
-            report_error(self._reporter, session, "end", trouble)
-        return True
-
-    def _run(self, session: pytest.Session) -> None:
-        options = self._conductor.options
-        found = self._conductor.group(options.fault).collected[0]
-        plan = [index for index in range(len(found.cases)) if index % options.shards == options.shard]
-        session.testscollected = len(plan)
-        for info, verdict, record in self._conductor.run(found.cases, plan):
-            self._reporter.case(info, verdict, record)
-            if session.shouldfail or session.shouldstop:
-                break
-            if self._conductor.time_is_up():
-                not_run = [
-                    found.cases[index].nodeid
-                    for index in plan
-                    if found.cases[index].nodeid not in self._conductor.verdicts
-                ]
-                if not_run:
-                    raise StartError("the target's time is up; not run:\n" + "\n".join(not_run))
-
-
-def report_error(reporter: Reporter, session: pytest.Session, what: str, text: str) -> None:
-    """A failure that belongs to no single case is an item of its own, so that no report can miss it."""
-    verdict = Verdict("error", (), None, text.partition("\n")[0], text)
-    reporter.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
-    session.testscollected += 1
 
 
 def on_sigterm() -> None:

@@ -21,6 +21,8 @@ SETTLE_S = 5.0
 WATCHDOG, PEER_FAILED = "watchdog", "a peer failed"
 # A rank answers a request for its stacks or its collectives within this time, or not at all.
 _ANSWER_S = 3.0
+# The exit code of a rank whose line is cut is known within this time, or it has closed the line itself.
+_EXIT_S = 10.0
 _NO_ANSWER = "no answer: the process does not run Python code any more"
 _LOG_LIMIT = 512 * 2**20
 _HEAD, _TAIL = 8 * 2**10, 24 * 2**10
@@ -235,7 +237,7 @@ class Group:
 
     def _bury(self, one: RankRecord) -> None:
         one.died_at = time.time()
-        end = time.monotonic() + _ANSWER_S
+        end = time.monotonic() + _EXIT_S
         while one.exit_code is None and time.monotonic() < end:
             one.exit_code = self._ranks.exit_code(one.rank)
             time.sleep(0.002)

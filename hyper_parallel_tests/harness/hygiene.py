@@ -27,7 +27,7 @@ class Snapshot:
 
     threads: frozenset[threading.Thread]
     children: frozenset[int]
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     directory: str
     streams: tuple[tuple[int, int] | None, ...]
     torch: dict[str, Any]
@@ -38,7 +38,7 @@ class Snapshot:
         return cls(
             threads=frozenset(threading.enumerate()),
             children=frozenset(processes.children(os.getpid())),
-            environment={name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+            environment=_environment(),
             directory=_directory(),
             streams=_streams(),
             torch=_torch_state(),
@@ -98,9 +98,11 @@ class Snapshot:
         ]
 
     def _environment_changes(self) -> list[str]:
-        now = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        now = _environment()
         changed = sorted(
-            name for name in now.keys() | self.environment.keys() if now.get(name) != self.environment.get(name)
+            os.fsdecode(name)
+            for name in now.keys() | self.environment.keys()
+            if now.get(name) != self.environment.get(name)
         )
         return [f"left environment variables changed: {', '.join(changed)}"] if changed else []
 
@@ -110,6 +112,11 @@ def _directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return "a folder that is gone"
+
+
+def _environment() -> dict[bytes, bytes]:
+    """The environment without pytest's own entry; not decoded, since each case asks for it twice."""
+    return {name: value for name, value in os.environb.items() if name != b"PYTEST_CURRENT_TEST"}
 
 
 def _streams() -> tuple[tuple[int, int] | None, ...]:

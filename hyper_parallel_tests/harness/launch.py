@@ -20,12 +20,14 @@ import pytest
 
 from hyper_parallel_tests.faults import catalogues
 from hyper_parallel_tests.harness import channel, processes, ranks
-from hyper_parallel_tests.harness.conductor import CasesSession, Conductor, Reporter, on_sigterm
+from hyper_parallel_tests.harness.conductor import Conductor, on_sigterm
 from hyper_parallel_tests.harness.contracts import ContractError
 from hyper_parallel_tests.harness.expectations import Expectations, engine_folder, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
 from hyper_parallel_tests.harness.rank import Orders
+from hyper_parallel_tests.harness.reporter import Reporter
+from hyper_parallel_tests.harness.running import CasesSession
 
 
 def main(argv: list[str]) -> int:
@@ -67,6 +69,8 @@ def _launch(options: Options, folder: Path) -> int:
     os.environ["HYPER_PARALLEL_TESTS_CONDUCTOR"] = str(os.getpid())
     # Plugins that happen to be installed must not change how a case runs, nor cost each start their import.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    # numpy's threads, started on import, would make forks of the fork server unsafe, and ranks share the host.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     processes.adopt_orphans()
     on_sigterm()
     ranks.start_fork_server(_modules_to_load(options))
@@ -122,6 +126,10 @@ def _modules_to_load(options: Options) -> list[str]:
     A target of layer 0 without an engine does not pay for torch.
     """
     torch = ["torch", "torch.distributed", "hyper_parallel_tests.harness.judging.flight"]
+    if options.cards > 1:
+        torch.append("torch.distributed.elastic.multiprocessing")
+    if options.process_group:
+        torch.append("hyper_parallel_tests.harness.world")
     folder = engine_folder(options.engine)
     if folder is None:
         return torch if options.cards > 1 or options.process_group else []
@@ -179,4 +187,8 @@ def _premature_exit_file(path: Path | None) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Taking down an interpreter that has loaded torch takes longer than a case.
+    os._exit(int(code))

@@ -9,8 +9,9 @@ import pytest
 
 from hyper_parallel_tests.faults import Fault, catalogue
 from hyper_parallel_tests.harness import channel
-from hyper_parallel_tests.harness.conductor import Conductor, Reporter, Terminated, report_error
+from hyper_parallel_tests.harness.conductor import Conductor, Terminated
 from hyper_parallel_tests.harness.group import StartError
+from hyper_parallel_tests.harness.reporter import Reporter
 from hyper_parallel_tests.harness.verdict import Verdict
 
 # A wrong result seen by an assertion, a case without an end, a dead rank. Any other exception may come from a fault
@@ -35,7 +36,7 @@ class ProvingSession:
             self._cases = self._conductor.group().collected[0].cases
             self._prove_all(session)
         except StartError as error:
-            report_error(self._reporter, session, "start", str(error))
+            self._reporter.error("start", str(error))
         except Terminated:
             session.testsfailed += 1
         finally:

@@ -230,7 +230,7 @@ class _Reporter:
         _case_started_ns = time.time_ns()
         self._reached_in_case = False
         before = hygiene.Snapshot.take()
-        _seed()
+        _seed(self._orders.options.device)
         own = item.get_closest_marker("own_process_group") is not None
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -250,7 +250,10 @@ class _Reporter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
         report = yield
-        self._send(_phase(report, call))
+        phase = _phase(report, call)
+        # Done says that the rest passed; each message would wake the conductor beside ranks that need the processor.
+        if phase.kind != "passed":
+            self._send(phase)
         return report
 
     def _reached(self, fault: str) -> None:
@@ -310,10 +313,14 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
-def _seed() -> None:
+def _seed(device: str) -> None:
     """Every case starts from the same random state on every rank."""
     random.seed(SEED)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(SEED)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(SEED)
+        torch = sys.modules["torch"]
+        # torch.manual_seed() keeps a stack for each kind of accelerator that is not there, for every case anew.
+        torch.default_generator.manual_seed(SEED)
+        if device != "cpu":
+            torch.get_device_module(device).manual_seed_all(SEED)

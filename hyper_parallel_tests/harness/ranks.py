@@ -18,9 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from _pytest.config import default_plugins
+
 from hyper_parallel_tests.harness import processes
 
-_ALWAYS = ("pytest", "hyper_parallel_tests.harness.rank")
+# What every rank would otherwise import for itself, after its fork.
+_ALWAYS = (
+    "pdb",
+    "pytest",
+    "hyper_parallel_tests.harness.rank",
+    *(f"_pytest.{name}" for name in default_plugins),
+)
 
 
 def keep_sockets_in(folder: Path) -> None:

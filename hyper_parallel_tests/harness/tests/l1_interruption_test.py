@@ -28,11 +28,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         for launch in launches.values():
             launch.wait_for_output(0, "in the middle of the case")
             launch.wait_for_output(1, "in the middle of the case")
+        launches["sigterm"].signal(signal.SIGTERM)
+        ended = {"sigterm": launches["sigterm"].end()}
         launches["ctrl_c"].signal(signal.SIGINT)
         launches["ctrl_c_in_a_terminal"].signal_group(signal.SIGINT)
-        launches["sigterm"].signal(signal.SIGTERM)
         launches["sigkill"].signal(signal.SIGKILL)
-        ended = {name: launches[name].end() for name in INTERRUPTED}
+        ended |= {name: launches[name].end() for name in ("ctrl_c", "ctrl_c_in_a_terminal", "sigkill")}
         (folder / "released").touch()
         return ended | {name: launches[name].end() for name in RELEASED}
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -45,8 +45,9 @@ class Case:
     verdict: str
     first_rank: int | None
     message: str
-    text: str
-    properties: dict[str, str]
+    text: str = field(repr=False)
+    seconds: float
+    properties: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,13 @@ class Run:
         terminal: its standard output and error.
         cases: by name, in the order of the report; empty where there is no report.
         outputs: the folder that it was given for kept outputs.
-        seconds: from start to end.
         seconds_after_signal: from the last signal that it was sent to the end, 0 without one.
     """
 
     code: int
-    terminal: str
-    cases: dict[str, Case]
+    terminal: str = field(repr=False)
+    cases: dict[str, Case] = field(repr=False)
     outputs: Path
-    seconds: float
     seconds_after_signal: float
 
     def __getitem__(self, name: str) -> Case:
@@ -94,7 +93,6 @@ class Launch:
         for each in (self.outputs, self.temporary):
             each.mkdir(parents=True)
         self._segments: set[str] = set()
-        self._begun = time.monotonic()
         self._signalled = 0.0
         with (folder / "terminal").open("wb") as file, _interruptible():
             self._process = subprocess.Popen(
@@ -138,7 +136,12 @@ class Launch:
     def wait_for_output(self, rank: int, text: str) -> None:
         """Wait until a rank has written `text`: it is in the middle of the case that does."""
         log = self.outputs / f"rank{rank}.log"
-        wait_until(lambda: log.exists() and text in log.read_text(errors="replace"), f"{text!r} in {log}")
+
+        def written() -> bool:
+            assert self._process.poll() is None, f"it has ended without {text!r} in {log}\n{self.terminal}"
+            return log.exists() and text in log.read_text(errors="replace")
+
+        wait_until(written, f"{text!r} in {log}")
 
     def signal(self, number: int) -> None:
         """Send a signal to the launcher alone."""
@@ -173,7 +176,6 @@ class Launch:
             terminal=self.terminal,
             cases=_cases(self._folder / "test.xml"),
             outputs=self.outputs,
-            seconds=ended - self._begun,
             seconds_after_signal=ended - self._signalled if self._signalled else 0.0,
         )
 
@@ -286,5 +288,6 @@ def _case(element: ElementTree.Element) -> Case:
         first_rank=None if first is None else int(first),
         message="" if result is None else result.get("message", ""),
         text="" if result is None else result.text or "",
+        seconds=float(element.get("time", 0)),
         properties=properties,
     )

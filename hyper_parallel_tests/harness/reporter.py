@@ -1,0 +1,114 @@
+"""Verdicts as pytest reports them: terminal, JUnit XML and durations are pytest's own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from hyper_parallel_tests.harness import channel
+from hyper_parallel_tests.harness.group import CaseRecord
+from hyper_parallel_tests.harness.options import Options
+from hyper_parallel_tests.harness.verdict import Verdict
+
+
+class Reporter:
+    """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
+
+    def __init__(self, options: Options, statements: dict[str, str]) -> None:
+        self.statements = statements
+        self._options = options
+        self.session: pytest.Session | None = None
+        self._expected_broken: list[str] = []
+
+    def pytest_report_header(self) -> str:
+        options = self._options
+        said = [f"{options.cards} x {options.device}", f"engine {options.engine}", options.layer]
+        said += [f"fault {options.fault}"] if options.fault else []
+        said += [f"proving faults of {', '.join(options.faults)}"] if options.faults else []
+        return "ranks: " + ", ".join(filter(None, said))
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        if report.when == "call" and getattr(report, "verdict", "") == "expected-broken":
+            return "expected broken", "b", "EXPECTED BROKEN"
+        return None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self._expected_broken:
+            terminalreporter.line(f"EXPECTED BROKEN {line}")
+
+    def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
+        """Report one finished case."""
+        if verdict.kind == "expected-broken":
+            self._expected_broken.append(f"{info.nodeid}: {verdict.headline}")
+        properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
+        if verdict.first is not None:
+            properties.append(("first_rank", verdict.first))
+        self.outcome(info.nodeid, info.location, verdict, record.started, record.seconds, properties)
+
+    def outcome(
+        self,
+        nodeid: str,
+        location: tuple[str, int | None, str],
+        verdict: Verdict,
+        started: float,
+        seconds: float,
+        properties: list[tuple[str, object]],
+    ) -> None:
+        """Report one item of any kind that ended with `verdict`."""
+        hook = self.session.config.hook
+        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
+        longrepr: Any = None
+        if outcome == "skipped":
+            longrepr = (location[0], location[1] or 0, verdict.text)
+        elif outcome == "failed":
+            longrepr = _Longrepr(verdict.headline, verdict.text)
+        for when in ("setup", "call", "teardown"):
+            main = when == "call"
+            report = pytest.TestReport(
+                nodeid,
+                location,
+                {nodeid: 1},
+                outcome if main else "passed",
+                longrepr if main else None,
+                when,
+                user_properties=properties,
+                duration=seconds if main else 0.0,
+                start=started,
+                stop=started + seconds,
+            )
+            report.verdict = verdict.kind
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+    def error(self, what: str, text: str) -> None:
+        """Report a failure that belongs to no single case as an item of its own, so that no reader can miss it."""
+        verdict = Verdict("error", (), None, text.partition("\n")[0], text)
+        self.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
+        self.session.testscollected += 1
+
+
+class _Longrepr:
+    """A failure's text as pytest's reports want it."""
+
+    def __init__(self, headline: str, text: str) -> None:
+        self.text = text
+        self.reprcrash = _Crash(headline)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, terminal: Any) -> None:
+        terminal.line(self.text)
+
+
+class _Crash:
+    """The one line that pytest's summary and the XML's message show."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
