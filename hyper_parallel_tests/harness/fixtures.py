@@ -73,8 +73,9 @@ def ledger() -> Any:
 
 @pytest.fixture
 def artifacts(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Path:
-    """A folder of this case on this rank that is kept with the test's outputs."""
-    name = re.sub(r"[^\w.\-\[\]]+", "_", request.node.name)[:100]
+    """A folder of this case, one for all its ranks, that is kept with the test's outputs."""
+    case = request.node.nodeid.partition("::")[2]
+    name = re.sub(r"[^\w.\-\[\]]+", "_", f"{request.node.path.stem}.{case}")[:150]
     folder = pytestconfig.stash[_FOLDER] / "artifacts" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -55,6 +56,8 @@ class Snapshot:
             if after.get(name) != before
         ]
         found += self._environment_changes()
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            found.append("left an alarm running, whose signal would end the rank in another case")
         if (directory := _directory()) != self.directory:
             found.append(f"left the working directory at {directory}")
         if _default_group() != self.group and not own_process_group:

@@ -38,6 +38,12 @@ class Reporter:
         for line in self._expected_broken:
             terminalreporter.line(f"EXPECTED BROKEN {line}")
 
+    def list_cases(self, nodeids: list[str]) -> None:
+        """Name cases instead of running them, for --collect-only."""
+        terminal = self.session.config.pluginmanager.get_plugin("terminalreporter")
+        for nodeid in nodeids:
+            terminal.line(nodeid)
+
     def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
         """Report one finished case."""
         if verdict.kind == "expected-broken":

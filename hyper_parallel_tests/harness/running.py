@@ -43,6 +43,9 @@ class CasesSession:
         found = self._conductor.group(options.fault).collected[0]
         plan = [index for index in range(len(found.cases)) if index % options.shards == options.shard]
         session.testscollected = len(plan)
+        if session.config.option.collectonly:
+            self._reporter.list_cases([found.cases[index].nodeid for index in plan])
+            return
         for info, verdict, record in self._conductor.run(found.cases, plan):
             self._reporter.case(info, verdict, record)
             if session.shouldfail or session.shouldstop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -73,6 +74,14 @@ def test_deleted_working_directory(before, monkeypatch, tmp_path: Path):
         gone.rmdir()
         found = before.leaks(own_process_group=False)
     assert found == ["left the working directory at a folder that is gone"]
+
+
+def test_alarm(before):
+    """An alarm that is still to come is a leak."""
+    signal.alarm(3600)
+    found = before.leaks(own_process_group=False)
+    signal.alarm(0)
+    assert found == ["left an alarm running, whose signal would end the rank in another case"]
 
 
 def test_standard_output(before):

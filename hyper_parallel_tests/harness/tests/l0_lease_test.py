@@ -61,9 +61,9 @@ def test_the_death_of_a_holder_frees_its_cards(host):
 
 def test_more_cards_than_the_host_has(host):
     """Waiting would not help, so it is an error at once that names both numbers."""
-    with pytest.raises(NoCards, match=r"8 cuda cards are needed and this host shows 4 \(0, 1, 2, 3\)"):
-        with lease("cuda", 8, host, limit_s=60):
-            pass
+    shown = r"8 cuda cards are needed and this host shows 4 \(0, 1, 2, 3\)"
+    with pytest.raises(NoCards, match=shown), lease("cuda", 8, host, limit_s=60):
+        pass
 
 
 def test_the_runtimes_variable_limits_what_is_there():

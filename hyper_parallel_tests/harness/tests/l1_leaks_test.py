@@ -19,7 +19,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_neighbours_of_leaks_pass(run):
     """Every healthy case runs on clean ranks."""
     assert run.code == 1
-    assert len(run.neighbours()) == 8
+    assert len(run.neighbours()) == 9
     assert set(run.neighbours().values()) == {"passed"}
 
 
@@ -33,6 +33,7 @@ def test_neighbours_of_leaks_pass(run):
         ("test_working_directory", "left the working directory at"),
         ("test_default_dtype", "left torch's default dtype as torch.float64"),
         ("test_gradient_mode", "left torch's gradient mode as False"),
+        ("test_alarm", "left an alarm running"),
         ("test_closed_output", "left standard output closed"),
     ],
 )

@@ -48,6 +48,13 @@ def test_refused_by_pytest(tmp_path: Path, program, words, says):
     assert says in run["start"].text
 
 
+def test_collect_only(tmp_path: Path):
+    """--collect-only names the cases and runs none."""
+    run = launch(tmp_path, "failing_program", "--collect-only")
+    assert (run.code, run.cases) == (0, {})
+    assert "programs/failing_program.py::test_number[4]" in run.terminal.splitlines()[-3]
+
+
 def test_file_elsewhere(tmp_path: Path):
     """A case keeps its file's name where the file lies outside of the working directory."""
     elsewhere = tmp_path / "elsewhere" / "copied_program.py"

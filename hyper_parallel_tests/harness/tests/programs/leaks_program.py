@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -93,6 +94,13 @@ def test_gradient_mode(world):
 test_neighbour_after_gradient_mode = neighbour
 
 
+def test_alarm(world):
+    signal.alarm(3600)
+
+
+test_neighbour_after_alarm = neighbour
+
+
 def test_closed_output(world):
     os.close(1)
 
@@ -106,7 +114,9 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def test_what_is_put_back(world, environment):
+def test_what_is_put_back(world, environment, capfd):
     neighbour(world)
+    os.write(1, b"captured")
+    assert capfd.readouterr().out == "captured"
     with torch.no_grad():
         torch.ones(1)
