@@ -290,7 +290,7 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
         error = call.excinfo
         asserted = error is not None and issubclass(error.type, (AssertionError, pytest.fail.Exception))
         kind = "assertion" if asserted else "error"
-        summary = error.exconly(tryshort=False) if error is not None else "failed"
+        summary = error.exconly(tryshort=False) if error is not None else report.longreprtext
         exception = error.type.__name__ if error is not None else ""
     sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
     text = channel.bounded(report.longreprtext) + sections

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hyper_parallel_tests.harness.tests.launched import Run, launch
+from hyper_parallel_tests.harness.tests.launched import PROGRAMS, Run, launch
 
 pytestmark = pytest.mark.watchdog(300)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return launch(tmp_path_factory.mktemp("failures"), "failures_program", cards=2)
+    classes = str(PROGRAMS / "classes_program.py")
+    return launch(tmp_path_factory.mktemp("failures"), "failures_program", classes, cards=2)
 
 
 def test_neighbours_of_failures_pass(run):
@@ -156,6 +157,25 @@ def test_many_process_groups(run):
 def test_collective_in_session_teardown(run):
     """The teardown of a session fixture may use collectives."""
     assert run["test_collective_in_session_teardown"].outcome == "passed"
+
+
+@pytest.mark.parametrize("name", ["test_fixtures_are_up", "test_fixtures_are_up_again", "test_class_fixture_is_down"])
+def test_fixtures_of_every_scope(run, name):
+    """Fixtures of classes and modules live as long as pytest says, and are made anew on fresh ranks."""
+    assert run[name].outcome == "passed"
+
+
+def test_unittest(run):
+    """Cases of unittest pass, fail and skip like any other."""
+    assert run["test_passes"].outcome == "passed"
+    assert run["test_fails_too"].verdict == "assertion"
+    assert (run["test_skips"].outcome, run["test_skips"].message) == ("skipped", "on all ranks")
+
+
+def test_expected_failures(run):
+    """An expected failure is no failure; one that does not come is."""
+    assert run["test_expected_failure"].message == "expected failure: known"
+    assert "[XPASS(strict)] known" in run["test_unexpected_pass"].message
 
 
 def test_summary_names_each_failure(run):

@@ -52,7 +52,7 @@ class TestUnittest(unittest.TestCase):
 
     def test_fails_too(self) -> None:
         with self.subTest("a part"):
-            self.assertEqual(1, 2)
+            self.assertEqual(1, 2)  # noqa: PT009  what unittest people write
 
     def test_skips(self) -> None:
         self.skipTest("on all ranks")
