@@ -178,3 +178,9 @@ def on_sigterm() -> None:
         raise Terminated(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, raise_terminated)
+
+
+def ignore_signals() -> None:
+    """Cleaning up takes seconds at most, and must not be cut short by a person who presses Ctrl-C again."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -187,6 +187,8 @@ class Group:
             for rank in range(len(self._lines))
         ]
         begun = time.monotonic()
+        # Also if an impatient person interrupts what follows once more.
+        self.spent = True
         for rank, line in enumerate(self._lines):
             try:
                 line.send(order)

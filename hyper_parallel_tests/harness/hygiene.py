@@ -15,8 +15,8 @@ from hyper_parallel_tests.harness import processes
 # A thread or a child process that is on its way out gets this long; one that stays is a leak.
 _JOIN_S = 1.0
 
-# Processes that torch starts once per process and that end with it.
-_SERVERS = ("torch_shm_manager",)
+# Processes that torch and multiprocessing start once per process and that end with it.
+_SERVERS = ("torch_shm_manager", "multiprocessing.forkserver import", "multiprocessing.resource_tracker import")
 
 # Each process group of gloo holds threads and sockets until its process ends.
 MAX_GROUPS = 48
@@ -89,7 +89,7 @@ class Snapshot:
     def _new_children(self) -> dict[int, str]:
         new = [pid for pid in processes.children(os.getpid()) if pid not in self.children and processes.is_running(pid)]
         commands = {pid: processes.command_of(pid) for pid in new}
-        return {pid: command for pid, command in commands.items() if not command.startswith(_SERVERS)}
+        return {pid: line for pid, line in commands.items() if not any(server in line for server in _SERVERS)}
 
     def _closed_streams(self) -> list[str]:
         """Descriptors 1 and 2 reach the rank's log; whatever is opened next would take the place of a closed one."""

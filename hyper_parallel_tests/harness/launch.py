@@ -20,7 +20,7 @@ import pytest
 
 from hyper_parallel_tests.faults import catalogues
 from hyper_parallel_tests.harness import channel, processes, ranks
-from hyper_parallel_tests.harness.conductor import Conductor, on_sigterm
+from hyper_parallel_tests.harness.conductor import Conductor, ignore_signals, on_sigterm
 from hyper_parallel_tests.harness.contracts import ContractError
 from hyper_parallel_tests.harness.expectations import Expectations, engine_folder, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
@@ -82,6 +82,7 @@ def _launch(options: Options, folder: Path) -> int:
     try:
         code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
     finally:
+        ignore_signals()
         conductor.drop()
         listener.close()
         left = processes.kill(_leftovers())

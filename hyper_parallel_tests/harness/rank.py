@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import random
 import signal
@@ -80,6 +81,8 @@ def _settle_in(orders: Orders, rank: int) -> None:
     """Tie this process to its group: its death, its output, its stacks, its folder."""
     processes.die_with_parent()
     ranks.let_fork_server_go()
+    # A child of the fork server would use one too, where the code under test expects what torchrun gives.
+    multiprocessing.set_start_method(None, force=True)
     # A process that outlives its own parent is then still seen, and on the rank whose case has started it.
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

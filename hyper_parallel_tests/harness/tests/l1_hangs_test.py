@@ -36,7 +36,7 @@ def test_hang(run, name, rank, where):
     """A hang is told after the case's limit, by the rank that the others wait for and where it is."""
     case = run[name]
     assert (case.verdict, case.first_rank) == ("hang", rank)
-    assert "after 2 s" in case.message
+    assert "after 3 s" in case.message
     assert where in case.message
 
 

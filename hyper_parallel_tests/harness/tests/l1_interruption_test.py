@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from hyper_parallel_tests.harness.tests.launched import Launch, Run, start
+from hyper_parallel_tests.harness.tests.launched import Launch, Run, start, wait_until
 
 pytestmark = pytest.mark.watchdog(600)
 
 # What .bazelrc leaves between SIGTERM at a target's timeout and SIGKILL.
 BAZEL_GRACE_S = 10
 
-INTERRUPTED = ("ctrl_c", "ctrl_c_in_a_terminal", "sigterm", "sigkill")
-RELEASED = ("first", "second", "third", "fourth", "fifth", "sixth")
+INTERRUPTED = ("ctrl_c", "ctrl_c_in_a_terminal", "impatient", "sigterm", "sigkill")
+RELEASED = ("first", "second", "third", "fourth", "fifth")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """Ten launches at once: in the middle of a case four are ended from outside, then the others go on."""
+    """Ten launches at once: in the middle of a case five are ended from outside, then the others go on."""
     folder = tmp_path_factory.mktemp("crowd")
     with ExitStack() as stack:
         launches = {name: stack.enter_context(waiting(folder, name)) for name in (*INTERRUPTED, *RELEASED)}
@@ -33,7 +33,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         launches["ctrl_c"].signal(signal.SIGINT)
         launches["ctrl_c_in_a_terminal"].signal_group(signal.SIGINT)
         launches["sigkill"].signal(signal.SIGKILL)
-        ended |= {name: launches[name].end() for name in ("ctrl_c", "ctrl_c_in_a_terminal", "sigkill")}
+        wait_until(lambda: press_ctrl_c(launches["impatient"]), "the end of an interrupted launch")
+        ended |= {name: launches[name].end() for name in INTERRUPTED if name != "sigterm"}
         (folder / "released").touch()
         return ended | {name: launches[name].end() for name in RELEASED}
 
@@ -49,6 +50,12 @@ def waiting(folder: Path, name: str) -> Launch:
         RELEASED=str(released),
         TEST_PREMATURE_EXIT_FILE=str(unfinished),
     )
+
+
+def press_ctrl_c(launch: Launch) -> bool:
+    """Press Ctrl-C once more; tells whether that was the last time."""
+    launch.signal(signal.SIGINT)
+    return launch.ended
 
 
 def unfinished(run: Run) -> bool:
@@ -76,6 +83,11 @@ def test_interruption(runs, name, code, signal_name):
     assert run["test_neighbour_before"].outcome == "passed"
     assert "test_neighbour_after" not in run.cases
     assert not unfinished(run)
+
+
+def test_impatience(runs):
+    """Pressing Ctrl-C again and again cannot make a launch leave anything behind."""
+    assert runs["impatient"].code in {2, -signal.SIGINT}
 
 
 def test_sigterm_leaves_time(runs):

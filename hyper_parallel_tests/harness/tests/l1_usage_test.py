@@ -11,6 +11,8 @@ from hyper_parallel_tests.harness.tests.launched import PROGRAMS, Launch, launch
 pytestmark = pytest.mark.watchdog(300)
 
 WRONG_USAGE = 4
+# The cases need no process group, so that the rank needs no torch.
+PURE = "--layer=l0"
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,14 @@ def test_wrong_usage(tmp_path: Path, words, says):
 )
 def test_refused_by_pytest(tmp_path: Path, program, words, says):
     """What the ranks' pytest refuses is told as it says it."""
-    run = launch(tmp_path, program, *words)
+    run = launch(tmp_path, program, PURE, *words)
     assert run.code == WRONG_USAGE
     assert says in run["start"].text
 
 
 def test_collect_only(tmp_path: Path):
     """--collect-only names the cases and runs none."""
-    run = launch(tmp_path, "failing_program", "--collect-only")
+    run = launch(tmp_path, "failing_program", PURE, "--collect-only")
     assert (run.code, run.cases) == (0, {})
     assert "programs/failing_program.py::test_number[4]\n" in run.terminal
 
@@ -60,7 +62,7 @@ def test_file_elsewhere(tmp_path: Path):
     elsewhere = tmp_path / "elsewhere" / "copied_program.py"
     elsewhere.parent.mkdir()
     elsewhere.write_text((PROGRAMS / "plain_program.py").read_text())
-    with Launch(tmp_path / "run", [f"{elsewhere}::test_environment", "-v"], {}) as running:
+    with Launch(tmp_path / "run", [f"{elsewhere}::test_environment", PURE, "-v"], {}) as running:
         run = running.end()
     assert (run.code, list(run.cases)) == (0, ["test_environment"])
     assert "copied_program.py::test_environment" in run.terminal

@@ -129,6 +129,10 @@ class Launch:
     def terminal(self) -> str:
         return (self._folder / "terminal").read_text(errors="replace")
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def running(self) -> dict[int, str]:
         """Process id -> command line of everything that this launch has started and that still runs."""
         return {pid: processes.command_of(pid) for pid in _marked(f"{_MARK}={self._mark}".encode())}
@@ -138,7 +142,7 @@ class Launch:
         log = self.outputs / f"rank{rank}.log"
 
         def written() -> bool:
-            assert self._process.poll() is None, f"it has ended without {text!r} in {log}\n{self.terminal}"
+            assert not self.ended, f"it has ended without {text!r} in {log}\n{self.terminal}"
             return log.exists() and text in log.read_text(errors="replace")
 
         wait_until(written, f"{text!r} in {log}")
@@ -168,7 +172,7 @@ class Launch:
             print(self.terminal, *self.running().items(), *self._left_segments(), sep="\n")
             raise
         code = self._process.returncode
-        if code >= 0:
+        if code != -signal.SIGKILL:
             left = [*map(str, self.temporary.rglob("*")), *map(str, self._socket_folders())]
             assert not left, f"left in temporary folders: {left}"
         return Run(
@@ -191,8 +195,13 @@ class Launch:
 
     def _socket_folders(self) -> list[Path]:
         """The folders of this launch outside of its temporary folder: sockets need short paths."""
-        links = [link for link in Path("/tmp").glob("hyper_parallel_tests-*/tmp") if link.is_symlink()]
-        return [link.parent for link in links if link.readlink().is_relative_to(self.temporary)]
+        found = []
+        for link in Path("/tmp").glob("hyper_parallel_tests-*/tmp"):
+            # Other launches take theirs away meanwhile.
+            with suppress(OSError):
+                if link.readlink().is_relative_to(self.temporary):
+                    found.append(link.parent)
+        return found
 
     def _left_segments(self) -> list[str]:
         """Shared memory that this launch was seen to use and that is still there; others have their own."""

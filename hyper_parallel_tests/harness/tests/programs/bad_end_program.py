@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from hyper_parallel_tests.harness.tests.programs.neighbour import neighbour
 
 
 def hang() -> None:
-    while True:
-        pass
+    threading.Event().wait()
 
 
 def fail() -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hyper_parallel_tests.harness.tests.programs.neighbour import neighbour
 
-LIMIT_S = 2
+LIMIT_S = 3
 
 
 def spin() -> None:
