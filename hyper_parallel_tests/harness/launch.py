@@ -20,7 +20,7 @@ import pytest
 
 from hyper_parallel_tests.faults import catalogues
 from hyper_parallel_tests.harness import channel, processes, ranks
-from hyper_parallel_tests.harness.conductor import Conductor, ignore_signals, on_sigterm
+from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals, on_sigterm
 from hyper_parallel_tests.harness.contracts import ContractError
 from hyper_parallel_tests.harness.expectations import Expectations, engine_folder, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
@@ -40,14 +40,24 @@ def main(argv: list[str]) -> int:
         return pytest.ExitCode.USAGE_ERROR
     if options.shard_status is not None:
         options.shard_status.touch()
-    with _premature_exit_file(options.premature_exit), _folder(options) as folder:
-        try:
-            with lease(options.device, options.cards, options.environment, options.queue_limit) as visible:
-                os.environ.update(visible)
-                return _launch(options, folder)
-        except (NoCards, ContractError) as error:
-            print(f"launch: {error}", file=sys.stderr)
-            return pytest.ExitCode.TESTS_FAILED
+    on_sigterm()
+    try:
+        with (
+            _premature_exit_file(options.premature_exit),
+            _folder(options) as folder,
+            lease(options.device, options.cards, options.environment, options.queue_limit) as visible,
+        ):
+            os.environ.update(visible)
+            return _launch(options, folder)
+    except (NoCards, ContractError) as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return pytest.ExitCode.TESTS_FAILED
+    except KeyboardInterrupt:
+        print("launch: SIGINT before the first case", file=sys.stderr)
+        return pytest.ExitCode.INTERRUPTED
+    except Terminated:
+        print("launch: SIGTERM before the first case", file=sys.stderr)
+        return pytest.ExitCode.TESTS_FAILED
 
 
 def _check_names(options: Options) -> None:
@@ -72,8 +82,7 @@ def _launch(options: Options, folder: Path) -> int:
     # numpy's threads, started on import, would make forks of the fork server unsafe, and ranks share the host.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     processes.adopt_orphans()
-    on_sigterm()
-    ranks.start_fork_server(_modules_to_load(options))
+    ranks.start_fork_server(_modules_to_load(options), options.cards)
     kept = options.outputs or folder
     listener = channel.Listener()
     orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd())
@@ -182,9 +191,11 @@ def _premature_exit_file(path: Path | None) -> Iterator[None]:
     """Bazel's mark of a test that left without a verdict: there while it runs."""
     if path is not None:
         path.touch()
-    yield
-    if path is not None:
-        path.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import random
@@ -80,6 +81,9 @@ def _flush() -> None:
 def _settle_in(orders: Orders, rank: int) -> None:
     """Tie this process to its group: its death, its output, its stacks, its folder."""
     processes.die_with_parent()
+    # Off in the fork server; what that has loaded lives as long as the rank and need not be looked at.
+    gc.freeze()
+    gc.enable()
     ranks.let_fork_server_go()
     # A child of the fork server would use one too, where the code under test expects what torchrun gives.
     multiprocessing.set_start_method(None, force=True)

@@ -2,18 +2,25 @@
 
 Ranks come out of a fork server that has torch, pytest and the harness loaded: the start of a further group costs a
 fork a rank. More than one card goes through torch's elastic agent, so that ranks find the environment that torchrun
-gives; one card needs no rendezvous, and the conductor then never loads torch.
+gives; one card needs no rendezvous, and the conductor then never loads torch. The fork server is itself forked off the
+conductor, so that a launch imports torch once, and before the conductor has any thread, so that its forks are safe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import logging
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
+import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +36,11 @@ _ALWAYS = (
     "hyper_parallel_tests.harness.rank",
     *(f"_pytest.{name}" for name in default_plugins),
 )
+# What the conductor itself needs of torch for more than one card.
+_ELASTIC = (
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "hyper_parallel_tests.harness.rendezvous",
+)
 
 
 def keep_sockets_in(folder: Path) -> None:
@@ -36,10 +48,54 @@ def keep_sockets_in(folder: Path) -> None:
     multiprocessing.current_process()._config["tempdir"] = str(folder)
 
 
-def start_fork_server(modules: Sequence[str]) -> None:
+def start_fork_server(modules: Sequence[str], cards: int) -> None:
     """Start the fork server with `modules` loaded; it stays single-threaded, which is what makes its forks safe."""
-    multiprocessing.forkserver.set_forkserver_preload([*_ALWAYS, *modules])
-    multiprocessing.forkserver.ensure_running()
+    preload = [*_ALWAYS, *modules]
+    # Collections while so much is loaded take a sixth of the time and free nothing. Ranks switch them on again.
+    gc.disable()
+    for name in _ELASTIC if cards > 1 else ():
+        importlib.import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:
+        # A library has started threads on import (OMP_NUM_THREADS=1 keeps numpy from it); their locks must not be forked.
+        multiprocessing.forkserver.set_forkserver_preload(preload)
+        multiprocessing.forkserver.ensure_running()
+    else:
+        _fork_server(preload)
+    gc.enable()
+
+
+def _fork_server(preload: Sequence[str]) -> None:
+    """What multiprocessing.forkserver.ensure_running does, with a fork in place of a fresh interpreter."""
+    multiprocessing.resource_tracker.ensure_running()
+    address = multiprocessing.connection.arbitrary_address("AF_UNIX")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        os.chmod(address, 0o600)
+        listener.listen()
+        held, hold = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _be_fork_server(listener.fileno(), held, preload)
+        os.close(held)
+    server = multiprocessing.forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, hold, pid
+
+
+def _be_fork_server(listener: int, held: int, preload: Sequence[str]) -> None:
+    """Serve forks until nobody holds the other end of `held`; keeps nothing else of the conductor's open."""
+    code = 1
+    try:
+        kept = sorted({0, 1, 2, listener, held, multiprocessing.resource_tracker.getfd()})
+        for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(below + 1, above)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        multiprocessing.forkserver.main(listener, held, preload)
+    except SystemExit:
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def let_fork_server_go() -> None:
@@ -136,22 +192,18 @@ class _Elastic:
         from torch.distributed.elastic.agent.server.api import WorkerSpec
         from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+        from hyper_parallel_tests.harness.rendezvous import OneHost
 
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        # The agent would otherwise ask the resolver for the host's name, which a bare container does not answer.
-        where = {"endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
-        rendezvous = RendezvousParameters(
-            backend="c10d", run_id="hyper_parallel_tests", min_nodes=1, max_nodes=1, is_host=True, **where
-        )
         spec = WorkerSpec(
             role="rank",
             local_world_size=cards,
             entrypoint=main,
             args=args,
-            rdzv_handler=get_rendezvous_handler(rendezvous),
+            rdzv_handler=OneHost(),
             max_restarts=0,
+            # The agent would otherwise ask the resolver for the host's name, which a bare container does not answer.
             local_addr="127.0.0.1",
         )
         self._agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=None), start_method)

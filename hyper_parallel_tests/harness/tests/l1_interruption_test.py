@@ -52,6 +52,19 @@ def waiting(folder: Path, name: str) -> Launch:
     )
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)], ids=["ctrl_c", "sigterm"])
+def test_interruption_while_loading(tmp_path: Path, number, code):
+    """A launch that is ended before its ranks are up says so, shows no traceback and leaves nothing behind."""
+    with waiting(tmp_path, "early") as launch:
+        wait_until(lambda: list(launch.temporary.iterdir()), "the launch's temporary folder")
+        launch.signal(number)
+        run = launch.end()
+    assert run.code == code
+    assert f"{signal.Signals(number).name} before the first case" in run.terminal
+    assert "Traceback" not in run.terminal
+    assert not unfinished(run)
+
+
 def press_ctrl_c(launch: Launch) -> bool:
     """Press Ctrl-C once more; tells whether that was the last time."""
     launch.signal(signal.SIGINT)
