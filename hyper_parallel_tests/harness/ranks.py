@@ -56,7 +56,7 @@ def start_fork_server(modules: Sequence[str], cards: int) -> None:
     for name in _ELASTIC if cards > 1 else ():
         importlib.import_module(name)
     if len(os.listdir("/proc/self/task")) > 1:
-        # A library has started threads on import (OMP_NUM_THREADS=1 keeps numpy from it); their locks must not be forked.
+        # A library has started threads on import, and their locks must not be forked; OMP_NUM_THREADS=1 avoids it.
         multiprocessing.forkserver.set_forkserver_preload(preload)
         multiprocessing.forkserver.ensure_running()
     else:

@@ -11,8 +11,8 @@ _LOOPBACK = "127.0.0.1"
 class OneHost(RendezvousHandler):
     """One agent, one store on a free port of the loopback device: there is nobody to agree with.
 
-    torch's own handlers for a single host either want a port that somebody has found free before (static), or wait for a
-    random time so that many agents do not ask at once (c10d).
+    torch's own handlers for a single host either want a port that somebody has found free before (static), or wait
+    for a random time so that many agents do not ask at once (c10d).
     """
 
     def __init__(self) -> None:
