@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from hyper_parallel_tests.harness.judging.parity import assert_close as assert_close
     from hyper_parallel_tests.harness.judging.parity import assert_differs as assert_differs
+    from hyper_parallel_tests.harness.judging.parity import assert_equal as assert_equal
     from hyper_parallel_tests.harness.judging.parity import assert_parity as assert_parity
     from hyper_parallel_tests.harness.judging.parity import mean_over_ranks as mean_over_ranks
     from hyper_parallel_tests.harness.judging.parity import train as train
@@ -27,6 +28,7 @@ _HOMES = {
     "trace": "judging.trace",
     "assert_close": "judging.parity",
     "assert_differs": "judging.parity",
+    "assert_equal": "judging.parity",
     "assert_parity": "judging.parity",
     "mean_over_ranks": "judging.parity",
     "train": "judging.parity",

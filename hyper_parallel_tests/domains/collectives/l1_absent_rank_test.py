@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 # Ranks start together after a barrier: this is time enough for all who come, also on a busy machine.
 PATIENCE = timedelta(seconds=3)
@@ -78,4 +78,4 @@ def test_verified_group_works(engine, world):
         for value in range(1, 4):
             tensor = torch.full((8,), float(value), device=world.device)
             engine.all_reduce(tensor, group=group)
-            assert torch.equal(tensor, torch.full_like(tensor, value * world.size))
+            assert_equal(tensor, torch.full_like(tensor, value * world.size), what="tensor")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 ROWS_SENT = [[1, 3, 0, 2], [2, 0, 1, 1], [4, 1, 1, 0], [0, 2, 3, 1]]
 """ROWS_SENT[i][j]: rows from rank i to rank j in the uneven all-to-all. A smaller world takes the corner."""
@@ -97,8 +97,8 @@ def test_output_and_gradient(engine, world, name):
     mine = inputs[world.rank].clone().requires_grad_()
     output = computation.distributed(mine)
     (output * weights[world.rank]).sum().backward()
-    assert torch.equal(output, expected[world.rank])
-    assert torch.equal(mine.grad, everywhere[world.rank].grad)
+    assert_equal(output, expected[world.rank], what="output")
+    assert_equal(mine.grad, everywhere[world.rank].grad, what="gradient")
 
 
 @contract("COL-1-06")
@@ -113,8 +113,8 @@ def test_gradients_accumulate(engine, world, name):
         output = computation.distributed(mine)
         (output * whole_numbers(world, 7, output.shape)).sum().backward()
         gradients.append(mine.grad.clone())
-    assert torch.equal(gradients[1], 2 * gradients[0])
-    assert torch.equal(mine, before)
+    assert_equal(gradients[1], 2 * gradients[0], what="gradient of two backwards")
+    assert_equal(mine, before, what="input")
 
 
 @contract("COL-1-06")
@@ -127,5 +127,5 @@ def test_there_and_back_is_the_identity(engine, world):
     weight = whole_numbers(world, 50 + world.rank, mine.shape)
     back = engine.differentiable_all_to_all(computation.distributed(mine), sent, received)
     (back * weight).sum().backward()
-    assert torch.equal(back, mine)
-    assert torch.equal(mine.grad, weight)
+    assert_equal(back, mine, what="what came back")
+    assert_equal(mine.grad, weight, what="gradient")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 ELEMENTS = 64
 # Larger than any socket's buffer: a send cannot end before the receiver reads.
@@ -26,7 +26,7 @@ def test_messages_of_one_source_arrive_in_order(engine, world):
         for value in range(5):
             received = message(world, -1)
             engine.recv(received, src=0)
-            assert torch.equal(received, message(world, value))
+            assert_equal(received, message(world, value), what="message")
 
 
 @contract("COL-1-03")
@@ -38,7 +38,7 @@ def test_messages_match_their_source(engine, world):
     for source in reversed(range(1, world.size)):
         received = message(world, -1)
         engine.recv(received, src=source)
-        assert torch.equal(received, message(world, source))
+        assert_equal(received, message(world, source), what="message")
 
 
 @contract("COL-1-03")
@@ -63,7 +63,7 @@ def test_batched_ring(engine, world, step, listed):
     batch = [("send", message(world, world.rank, MANY_ELEMENTS), after), ("recv", received, before)]
     for handle in engine.batch_isend_irecv(batch if listed == "send-first" else batch[::-1]):
         handle.wait()
-    assert torch.equal(received, message(world, before, MANY_ELEMENTS))
+    assert_equal(received, message(world, before, MANY_ELEMENTS), what="message")
 
 
 @contract("COL-1-03")
@@ -79,5 +79,5 @@ def test_batched_exchange_in_both_directions(engine, world):
     ]
     for handle in engine.batch_isend_irecv(batch):
         handle.wait()
-    assert torch.equal(from_before, message(world, 100 + before))
-    assert torch.equal(from_after, message(world, 200 + after))
+    assert_equal(from_before, message(world, 100 + before), what="message from the rank before")
+    assert_equal(from_after, message(world, 200 + after), what="message from the rank after")

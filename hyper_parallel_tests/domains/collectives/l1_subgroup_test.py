@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 
 def halves(engine, world, made_by: str):
@@ -29,10 +29,10 @@ def test_non_members_are_untouched(engine, world):
     tensor = own_value(world)
     if world.rank in members:
         engine.all_reduce(tensor, group=group)
-        assert torch.equal(tensor, torch.full_like(tensor, 2.0 ** len(members) - 1))
+        assert_equal(tensor, torch.full_like(tensor, 2.0 ** len(members) - 1), what="tensor")
     else:
         assert group is None
-        assert torch.equal(tensor, own_value(world))
+        assert_equal(tensor, own_value(world), what="tensor")
 
 
 @contract("COL-1-04")
@@ -43,7 +43,7 @@ def test_disjoint_subgroups_reduce_their_own_members(engine, world, made_by):
     assert engine.get_process_group_ranks(group) == members
     tensor = own_value(world)
     engine.all_reduce(tensor, group=group)
-    assert torch.equal(tensor, torch.full_like(tensor, sum(2.0**rank for rank in members)))
+    assert_equal(tensor, torch.full_like(tensor, sum(2.0**rank for rank in members)), what="tensor")
 
 
 @contract("COL-1-04")
@@ -57,7 +57,7 @@ def test_disjoint_subgroups_do_not_wait_for_each_other(engine, world, first):
         engine.recv(token, src=partner)
     tensor = own_value(world)
     engine.all_reduce(tensor, group=group)
-    assert torch.equal(tensor, torch.full_like(tensor, sum(2.0**rank for rank in members)))
+    assert_equal(tensor, torch.full_like(tensor, sum(2.0**rank for rank in members)), what="tensor")
     if which == first:
         engine.send(token, dst=partner)
 
@@ -72,8 +72,8 @@ def test_both_subgroups_are_under_way_at_once(engine, world, made_by):
     outer = engine.all_reduce(everywhere, async_op=True)
     outer.wait()
     inner.wait()
-    assert torch.equal(everywhere, torch.full_like(everywhere, 2.0**world.size - 1))
-    assert torch.equal(local, torch.full_like(local, sum(2.0**rank for rank in members)))
+    assert_equal(everywhere, torch.full_like(everywhere, 2.0**world.size - 1), what="sum over the world")
+    assert_equal(local, torch.full_like(local, sum(2.0**rank for rank in members)), what="sum over the group")
 
 
 @contract("COL-1-04")
@@ -84,7 +84,7 @@ def test_group_rank_follows_the_members(engine, world):
     assert engine.get_world_size(group) == len(members)
     tensor = own_value(world)
     engine.broadcast(tensor, src=members[-1], group=group)
-    assert torch.equal(tensor, torch.full_like(tensor, 2.0 ** members[-1]))
+    assert_equal(tensor, torch.full_like(tensor, 2.0 ** members[-1]), what="tensor")
 
 
 @contract("COL-1-04")
@@ -94,7 +94,7 @@ def test_ranks_with_different_histories_share_a_group(engine, world):
     group = engine.split_group(split_ranks=[list(range(world.size))])
     tensor = own_value(world)
     engine.all_reduce(tensor, group=group)
-    assert torch.equal(tensor, torch.full_like(tensor, 2.0**world.size - 1))
+    assert_equal(tensor, torch.full_like(tensor, 2.0**world.size - 1), what="tensor")
 
 
 @contract("COL-1-04")

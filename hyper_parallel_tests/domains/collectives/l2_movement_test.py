@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hyper_parallel_tests.domains.collectives.samples import DTYPES, empty_like_payload, payload
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 SHAPES = {"matrix": (5, 7), "scalar": (), "empty": (0, 3)}
 ROWS_OF_RANK = {
@@ -40,7 +40,7 @@ def test_all_gather(engine, world, dtype, rows):
     parts = [empty_like_payload(world, shape, dtype) for shape in shapes]
     engine.all_gather(parts, payload(world, world.rank, shapes[world.rank], dtype))
     for rank, part in enumerate(parts):
-        assert torch.equal(part, payload(world, rank, shapes[rank], dtype)), f"part of rank {rank}"
+        assert_equal(part, payload(world, rank, shapes[rank], dtype), what=f"part of rank {rank}")
 
 
 @contract("COL-2-01")
@@ -52,7 +52,7 @@ def test_all_gather_into_one_tensor(engine, world, dtype, shape):
     output = empty_like_payload(world, (rows * world.size, columns), dtype)
     engine.all_gather_into_tensor(output, payload(world, world.rank, (rows, columns), dtype))
     expected = torch.cat([payload(world, rank, (rows, columns), dtype) for rank in range(world.size)])
-    assert torch.equal(output, expected)
+    assert_equal(output, expected, what="output")
 
 
 @contract("COL-2-01")
@@ -68,7 +68,7 @@ def test_all_to_all(engine, world, dtype, rows):
     outputs = [empty_like_payload(world, sent(peer, world.rank).shape, dtype) for peer in peers]
     engine.all_to_all(outputs, [sent(world.rank, peer) for peer in peers])
     for peer in peers:
-        assert torch.equal(outputs[peer], sent(peer, world.rank)), f"part from rank {peer}"
+        assert_equal(outputs[peer], sent(peer, world.rank), what=f"part from rank {peer}")
 
 
 @contract("COL-2-01")
@@ -84,7 +84,7 @@ def test_all_to_all_of_one_tensor(engine, world, dtype, rows):
     sizes = (None, None) if rows == "even" else (received, sent[world.rank])
     engine.all_to_all_single(output, inputs[world.rank], *sizes)
     expected = torch.cat([inputs[sender].split(sent[sender])[world.rank] for sender in peers])
-    assert torch.equal(output, expected)
+    assert_equal(output, expected, what="output")
 
 
 @contract("COL-2-01")
@@ -96,7 +96,7 @@ def test_broadcast(engine, world, dtype, shape, root):
     source = rank_of(root, world)
     tensor = payload(world, world.rank, SHAPES[shape], dtype)
     engine.broadcast(tensor, source)
-    assert torch.equal(tensor, payload(world, source, SHAPES[shape], dtype))
+    assert_equal(tensor, payload(world, source, SHAPES[shape], dtype), what="tensor")
 
 
 @contract("COL-2-01")
@@ -111,7 +111,7 @@ def test_gather(engine, world, dtype, shape, root):
         parts = [empty_like_payload(world, SHAPES[shape], dtype) for _ in range(world.size)]
     engine.gather(payload(world, world.rank, SHAPES[shape], dtype), parts, destination)
     for rank, part in enumerate(parts or []):
-        assert torch.equal(part, payload(world, rank, SHAPES[shape], dtype)), f"part of rank {rank}"
+        assert_equal(part, payload(world, rank, SHAPES[shape], dtype), what=f"part of rank {rank}")
 
 
 @contract("COL-2-01")
@@ -124,4 +124,4 @@ def test_scatter(engine, world, dtype, shape, root):
     parts = [payload(world, source, SHAPES[shape], dtype, seed=rank) for rank in range(world.size)]
     tensor = empty_like_payload(world, SHAPES[shape], dtype)
     engine.scatter(tensor, parts if world.rank == source else None, source)
-    assert torch.equal(tensor, parts[world.rank])
+    assert_equal(tensor, parts[world.rank], what="tensor")

@@ -13,7 +13,7 @@ from hyper_parallel_tests.domains.collectives.samples import (
     factors,
     reduced,
 )
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import assert_equal, contract
 
 SHAPES = {"matrix": (5, 7), "vector": (13,), "scalar": (), "empty": (0, 3)}
 ROWS = {
@@ -37,7 +37,7 @@ def test_all_reduce(engine, world, dtype, op, shape):
     whole = contributions(world, SHAPES[shape], dtype)
     tensor = whole[world.rank].clone()
     engine.all_reduce(tensor, op)
-    assert torch.equal(tensor, reduced(op, whole))
+    assert_equal(tensor, reduced(op, whole), what="tensor")
 
 
 @contract("COL-2-01")
@@ -48,7 +48,7 @@ def test_reduce_scatter(engine, world, dtype, op, rows):
     parts = [contributions(world, (ROWS[rows](rank), 3), dtype) for rank in range(world.size)]
     output = empty_like_payload(world, (ROWS[rows](world.rank), 3), dtype)
     engine.reduce_scatter(output, [of_receiver[world.rank] for of_receiver in parts], op)
-    assert torch.equal(output, reduced(op, parts[world.rank]))
+    assert_equal(output, reduced(op, parts[world.rank]), what="output")
 
 
 @contract("COL-2-01")
@@ -60,7 +60,7 @@ def test_reduce_scatter_of_one_tensor(engine, world, dtype, op, rows):
     whole = contributions(world, (size * world.size, 3), dtype)
     output = empty_like_payload(world, (size, 3), dtype)
     engine.reduce_scatter_tensor(output, whole[world.rank], op)
-    assert torch.equal(output, reduced(op, whole)[size * world.rank : size * (world.rank + 1)])
+    assert_equal(output, reduced(op, whole)[size * world.rank : size * (world.rank + 1)], what="output")
 
 
 @contract("COL-2-01")
@@ -73,7 +73,7 @@ def test_average_needs_a_floating_point_dtype(engine, world, dtype):
     whole = contributions(world, (4,), dtype)
     tensor = whole[world.rank].clone()
     engine.all_reduce(tensor, "max")
-    assert torch.equal(tensor, reduced("max", whole))
+    assert_equal(tensor, reduced("max", whole), what="tensor")
 
 
 @contract("COL-2-01")

@@ -36,15 +36,20 @@ def test_the_tolerance_is_the_border(tolerances, agrees):
 
 
 def test_failure_names_the_worst_element():
-    """The worst of several wrong elements is named, with values, ratio and the decade that would hide it."""
+    """The worst of several wrong elements is named, with values and ratio."""
     wrong = changed(0.5)
     wrong[0, 0] += 0.02
     outcome = compare(wrong, grid(torch.float64), TOLERANCE)
     assert (outcome.index, outcome.got, outcome.expected, outcome.outside) == ((1, 2), 7.5, 7.0, 2)
-    assert outcome.describe() == (
-        "worst element [1, 2]: got 7.5, expected 7, difference 0.5 = 500 x the tolerance\n"
-        "it would pass at 1e+00, which is no remedy: find the cause"
-    )
+    assert outcome.describe() == "worst element [1, 2]: got 7.5, expected 7, difference 0.5 = 500 x the tolerance"
+
+
+@pytest.mark.parametrize(("by", "named"), [(0.015, "1e-01"), (0.11, "1e+00"), (0.13, ""), (0.5, ""), (100.0, "")])
+def test_failure_names_the_tolerance_that_would_hide_rounding(by, named):
+    """Up to a hundredth of the largest value, 12, the decade is named: more than that would hide anything."""
+    last = compare(changed(by), grid(torch.float64), TOLERANCE).describe().splitlines()[-1]
+    hint = f"it would pass at {named}, which is no remedy: find the cause"
+    assert (last == hint) if named else "would pass" not in last
 
 
 def test_relative_part_counts_the_expected_element():

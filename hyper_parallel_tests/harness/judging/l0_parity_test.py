@@ -14,6 +14,7 @@ from hyper_parallel_tests.harness.judging.parity import (
     VacuousComparison,
     assert_close,
     assert_differs,
+    assert_equal,
     assert_parity,
     train,
 )
@@ -178,7 +179,7 @@ def test_a_wrong_loss_alone_is_caught():
     assert "  loss    DIFFERS  1 of 2 compared" in text
     assert "  norm    agrees   2 compared" in text
     assert "  tensors agrees   20 compared" in text
-    assert "loss: first out of tolerance: step 1" in text
+    assert "loss: first out of tolerance: loss at step 1" in text
 
 
 def test_a_wrong_norm_alone_is_caught():
@@ -215,6 +216,40 @@ def test_the_report_names_everything():
     assert "= 20 x the tolerance" in text
     assert "it would pass at 1e-03, which is no remedy" in text
     assert "also: gradient of layers.1.weight at step 0 (1 of 16 elements out of tolerance)" in text
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("loss", "loss at step 1"),
+        ("norm", "norm at step 1"),
+        ("grads", "gradient of layers.0.bias at step 1"),
+        ("params", "parameter layers.0.bias after step 1"),
+    ],
+)
+def test_the_report_begins_with_what_parted_first(what, said):
+    """In a step the loss comes first, then gradients, their norm and the updated parameters."""
+
+    def spoil(parts):
+        for later in ("params", "norm", "grads", "loss"):
+            if later in ("loss", "norm"):
+                parts[later] += 1
+            else:
+                bump(parts, later, "layers.0.bias", (2,), 1.0)
+            if later == what:
+                return
+
+    text = report(altered(spoil))
+    assert text.splitlines()[1] == f"first to part: {said}"
+
+
+def test_the_first_to_part_is_the_earliest_step():
+    """A gradient of step 0 comes before everything of step 1, and the start before both."""
+    late = altered(lambda parts: parts.update(loss=parts["loss"] + 1))
+    bump(vars(late.steps[0]), "grads", "layers.1.bias", (0,), 1.0)
+    assert "first to part: gradient of layers.1.bias at step 0\n" in report(late)
+    late.start["layers.0.weight"][0, 0] += 1
+    assert "first to part: parameter layers.0.weight at the start\n" in report(late)
 
 
 def test_a_common_factor_shows_in_the_report():
@@ -369,6 +404,17 @@ def test_assert_close_takes_numbers_and_keeps_integers_exact():
     assert_close(3, 3, ROW)
     with pytest.raises(AssertionError):
         assert_close(3, 4, ledger["collectives_bf16"])
+
+
+def test_assert_equal_knows_no_tolerance():
+    """Bits are compared, zeros and empty tensors too, and the report names the element."""
+    assert_equal([torch.zeros(2), torch.empty(0, 3)], [torch.zeros(2), torch.empty(0, 3)])
+    wrong = torch.zeros(2, 2)
+    wrong[1, 0] = 1e-30
+    with pytest.raises(AssertionError, match=r"message differs(.|\n)*\[1, 0\]"):
+        assert_equal(wrong, torch.zeros(2, 2), what="message")
+    with pytest.raises(AssertionError, match="shape"):
+        assert_equal(torch.zeros(0, 3), torch.zeros(0, 2), what="message")
 
 
 def test_assert_differs_wants_every_tensor_to_differ():

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hyper_parallel_tests.harness.judging.comparison import VacuousComparison, compare_numbers, full
+from hyper_parallel_tests.harness.judging.comparison import Comparison, VacuousComparison, compare_numbers, full
 from hyper_parallel_tests.harness.judging.findings import Findings, compare_named, on_rank
 from hyper_parallel_tests.harness.judging.shards import Shards
-from hyper_parallel_tests.harness.judging.tolerances import Tolerance, verified
+from hyper_parallel_tests.harness.judging.tolerances import Tolerance, ledger, verified
 
 __all__ = [
     "Step",
@@ -27,6 +27,7 @@ __all__ = [
     "VacuousComparison",
     "assert_close",
     "assert_differs",
+    "assert_equal",
     "assert_parity",
     "mean_over_ranks",
     "train",
@@ -156,7 +157,7 @@ def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, ze
         zero_because: why all gradients may rightly be zero; without it such a comparison is an error.
 
     Raises:
-        AssertionError: one of the three differs; the message has the verdict on all three.
+        AssertionError: one of the three differs; the message has what parted first and the verdict on all three.
         VacuousComparison: nothing is compared, all gradients are zero or too small for the tolerance, or the
             optimizer moved nothing.
         TypeError: the tolerance is not from the ledger.
@@ -166,21 +167,29 @@ def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, ze
     if len(candidate.steps) != len(baseline.steps) or candidate.updates != baseline.updates:
         raise AssertionError(f"the runs are not alike: candidate {candidate}, baseline {baseline}")
     loss, norm, tensors = Findings("loss", []), Findings("norm", []), Findings("tensors", [])
+    parted: list[str] = []
+
+    def judge(kind: Findings, what: str, outcome: Comparison) -> None:
+        kind.outcomes.append((what, outcome))
+        if outcome.problem:
+            parted.append(what)
+
+    # In the order in which the one follows from the other, so that the first to part is nearest to the cause.
     for name, outcome in compare_named(candidate.start, baseline.start, tolerance, candidate.shards):
-        tensors.outcomes.append((f"parameter {name} at the start", outcome))
+        judge(tensors, f"parameter {name} at the start", outcome)
     for i, (ours, theirs) in enumerate(zip(candidate.steps, baseline.steps, strict=True)):
-        loss.outcomes.append((f"step {i}", compare_numbers(ours.loss, theirs.loss, tolerance.loss)))
-        norm.outcomes.append((f"step {i}", compare_numbers(ours.norm, theirs.norm, tolerance.norm)))
+        judge(loss, f"loss at step {i}", compare_numbers(ours.loss, theirs.loss, tolerance.loss))
         for name, outcome in compare_named(ours.grads, theirs.grads, tolerance, candidate.shards):
-            tensors.outcomes.append((f"gradient of {name} at step {i}", outcome))
+            judge(tensors, f"gradient of {name} at step {i}", outcome)
+        judge(norm, f"norm at step {i}", compare_numbers(ours.norm, theirs.norm, tolerance.norm))
         for name, outcome in compare_named(ours.params, theirs.params, tolerance, candidate.shards):
-            tensors.outcomes.append((f"parameter {name} after step {i}", outcome))
-    bad = [one for one in (loss, norm, tensors) if one.bad]
-    if not bad:
+            judge(tensors, f"parameter {name} after step {i}", outcome)
+    if not parted:
         return
     report = [f"no parity with {tolerance!r} over {len(baseline.steps)} steps, judged{on_rank()}"]
+    report += [f"first to part: {parted[0]}"]
     report += [one.line() for one in (loss, norm, tensors)]
-    report += [f"{one.name}: {one.first()}" for one in bad]
+    report += [f"{one.name}: {one.first()}" for one in (loss, norm, tensors) if one.bad]
     if tensors.bad and not norm.bad:
         report.append("the norms agree although the elements do not: look for swapped, misplaced or cancelling parts")
     raise AssertionError("\n".join(report))
@@ -206,6 +215,18 @@ def assert_close(
     findings = _compare_all(actual, expected, tolerance, what, zero_because)
     if findings.bad:
         raise AssertionError(f"{what} differs with {tolerance!r}, judged{on_rank()}\n{findings.first()}")
+
+
+def assert_equal(actual: Any, expected: Any, *, what: str = "the tensor") -> None:
+    """Hold a tensor, or a dict or sequence of tensors, to exactly what it should be, as data that is only moved.
+
+    Args:
+        actual, expected, what: as for `assert_close`. Zeros and empty tensors count: no tolerance lets them pass.
+
+    Raises:
+        AssertionError: they differ, or one has tensors that the other lacks.
+    """
+    assert_close(actual, expected, ledger["exact"], what=what, zero_because="nothing is allowed to differ")
 
 
 def assert_differs(actual: Any, other: Any, tolerance: Tolerance, *, what: str = "the tensor") -> None:
@@ -246,7 +267,7 @@ def _full(pairs: NamedTensors) -> dict[str, Tensor]:
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
     """Global 2-norm over all tensors, in fp64."""
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
+    return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in tensors.values()))
 
 
 def _refuse_vacuous(candidate: Track, baseline: Track, tolerance: Tolerance, zero_because: str) -> None:
