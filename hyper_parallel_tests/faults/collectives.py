@@ -22,16 +22,12 @@ _OURS = "hyper_parallel_tests.engines.torch_native"
     ranks="all",
 )
 def destroy_leaves_the_default_group(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def update(pg: Any) -> None:
-            if pg is None:
-                patch.reached()
-            else:
-                original(pg)
-
-        return update
-
-    patch.replace("torch.distributed.distributed_c10d:_update_default_pg", make, parameters=("pg",))
+    @patch.around("torch.distributed.distributed_c10d:_update_default_pg", parameters=("pg",))
+    def update(original: Any, pg: Any) -> None:
+        if pg is None:
+            patch.reached()
+        else:
+            original(pg)
 
 
 @fault(
@@ -43,19 +39,15 @@ def destroy_leaves_the_default_group(patch: Patch) -> None:
     ranks="all",
 )
 def destroy_leaves_the_subgroups(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def destroy(group: Any = None) -> None:
-            ranks = dist.distributed_c10d._world.pg_group_ranks
-            default = dist.group.WORLD
-            left = {known: members for known, members in ranks.items() if known is not default}
-            original(group)
-            if group is None and left:
-                patch.reached()
-                ranks.update(left)
-
-        return destroy
-
-    patch.replace("torch.distributed:destroy_process_group", make, parameters=("group",))
+    @patch.around("torch.distributed:destroy_process_group", parameters=("group",))
+    def destroy(original: Any, group: Any = None) -> None:
+        ranks = dist.distributed_c10d._world.pg_group_ranks
+        default = dist.group.WORLD
+        left = {known: members for known, members in ranks.items() if known is not default}
+        original(group)
+        if group is None and left:
+            patch.reached()
+            ranks.update(left)
 
 
 class _Handle:
@@ -74,14 +66,10 @@ class _Handle:
 def _spoil_handles(patch: Patch, handle: Callable[[Any], _Handle]) -> None:
     """Makes all_reduce return ``handle(work)`` for its work."""
 
-    def make(original: Any) -> Any:
-        def all_reduce(tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
-            work = original(tensor, op, group=group, async_op=async_op)
-            return work and handle(work)
-
-        return all_reduce
-
-    patch.replace(f"{_OURS}.collectives:all_reduce", make, parameters=("tensor", "op", "group", "async_op"))
+    @patch.around(f"{_OURS}.collectives:all_reduce", parameters=("tensor", "op", "group", "async_op"))
+    def all_reduce(original: Any, tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
+        work = original(tensor, op, group=group, async_op=async_op)
+        return work and handle(work)
 
 
 @fault(
@@ -137,18 +125,14 @@ def handles_end_only_in_order(patch: Patch) -> None:
 def messages_overtake(patch: Patch) -> None:
     held: list[tuple[Any, ...]] = []
 
-    def make(original: Any) -> Any:
-        def send(tensor: Any, dst: int, *, group: Any = None) -> None:
-            if not held:
-                held.append((tensor, dst))
-                return
-            patch.reached()
-            original(tensor, dst, group=group)
-            original(*held.pop(), group=group)
-
-        return send
-
-    patch.replace(f"{_OURS}.point_to_point:send", make, parameters=("tensor", "dst", "group"))
+    @patch.around(f"{_OURS}.point_to_point:send", parameters=("tensor", "dst", "group"))
+    def send(original: Any, tensor: Any, dst: int, *, group: Any = None) -> None:
+        if not held:
+            held.append((tensor, dst))
+            return
+        patch.reached()
+        original(tensor, dst, group=group)
+        original(*held.pop(), group=group)
 
 
 @fault(
@@ -161,16 +145,12 @@ def messages_overtake(patch: Patch) -> None:
     watchdog=5,
 )
 def batch_runs_one_by_one(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def batch(transfers: Any, *, group: Any = None) -> list[Any]:
-            patch.reached()
-            for direction, tensor, peer in transfers:
-                (dist.send if direction == "send" else dist.recv)(tensor, peer, group)
-            return []
-
-        return batch
-
-    patch.replace(f"{_OURS}.point_to_point:batch_isend_irecv", make, parameters=("transfers", "group"))
+    @patch.around(f"{_OURS}.point_to_point:batch_isend_irecv", parameters=("transfers", "group"))
+    def batch(_: Any, transfers: Any, *, group: Any = None) -> list[Any]:
+        patch.reached()
+        for direction, tensor, peer in transfers:
+            (dist.send if direction == "send" else dist.recv)(tensor, peer, group)
+        return []
 
 
 @fault(
@@ -182,15 +162,11 @@ def batch_runs_one_by_one(patch: Patch) -> None:
     watchdog=5,
 )
 def group_argument_not_read(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def all_reduce(tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
-            if group is not None:
-                patch.reached()
-            return original(tensor, op, async_op=async_op)
-
-        return all_reduce
-
-    patch.replace(f"{_OURS}.collectives:all_reduce", make, parameters=("tensor", "op", "group", "async_op"))
+    @patch.around(f"{_OURS}.collectives:all_reduce", parameters=("tensor", "op", "group", "async_op"))
+    def all_reduce(original: Any, tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
+        if group is not None:
+            patch.reached()
+        return original(tensor, op, async_op=async_op)
 
 
 @fault(
@@ -203,14 +179,10 @@ def group_argument_not_read(patch: Patch) -> None:
     watchdog=5,
 )
 def split_is_called_by_own_count(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def group(name: str, ranks: list[int]) -> Any:
-            patch.reached()
-            return dist.new_group(ranks, use_local_synchronization=True)
-
-        return group
-
-    patch.replace(f"{_OURS}.runtime:_group_of_callers", make, parameters=("name", "ranks"))
+    @patch.around(f"{_OURS}.runtime:_group_of_callers", parameters=("name", "ranks"))
+    def group(_: Any, name: str, ranks: list[int]) -> Any:
+        patch.reached()
+        return dist.new_group(ranks, use_local_synchronization=True)
 
 
 @fault(
@@ -222,15 +194,11 @@ def split_is_called_by_own_count(patch: Patch) -> None:
     watchdog=8,
 )
 def group_timeout_not_passed_on(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def new_group(ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
-            if timeout is not None:
-                patch.reached()
-            return original(ranks, **options)
-
-        return new_group
-
-    patch.replace("torch.distributed:new_group", make, parameters=("ranks", "timeout"))
+    @patch.around("torch.distributed:new_group", parameters=("ranks", "timeout"))
+    def new_group(original: Any, ranks: Any = None, timeout: Any = None, **options: Any) -> Any:
+        if timeout is not None:
+            patch.reached()
+        return original(ranks, **options)
 
 
 @fault(
@@ -241,14 +209,10 @@ def group_timeout_not_passed_on(patch: Patch) -> None:
     must_fail=["COL-1-05"],
 )
 def report_names_nobody(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def meet(collective: str, group: Any) -> None:
-            try:
-                original(collective, group)
-            except RuntimeError:
-                patch.reached()
-                raise RuntimeError(f"{collective} timed out") from None
-
-        return meet
-
-    patch.replace(f"{_OURS}.collectives:meet", make, parameters=("collective", "group"))
+    @patch.around(f"{_OURS}.collectives:meet", parameters=("collective", "group"))
+    def meet(original: Any, collective: str, group: Any) -> None:
+        try:
+            original(collective, group)
+        except RuntimeError:
+            patch.reached()
+            raise RuntimeError(f"{collective} timed out") from None

@@ -19,17 +19,12 @@ _OURS = "hyper_parallel_tests.engines.torch_native"
     must_fail=["COL-0-01"],
 )
 def mesh_is_column_major(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def from_sizes_strides(cls: Any, sizes: tuple[int, ...], strides: Any = None) -> Any:
-            if strides is None and len(sizes) > 1:
-                patch.reached()
-                strides = tuple(math.prod(sizes[:dim]) for dim in range(len(sizes)))
-            return original(cls, sizes, strides)
-
-        return from_sizes_strides
-
-    parameters = ("cls", "sizes", "strides")
-    patch.replace(f"{_DEVICE_MESH}:_MeshLayout.from_sizes_strides", make, parameters=parameters)
+    @patch.around(f"{_DEVICE_MESH}:_MeshLayout.from_sizes_strides", parameters=("cls", "sizes", "strides"))
+    def from_sizes_strides(original: Any, cls: Any, sizes: tuple[int, ...], strides: Any = None) -> Any:
+        if strides is None and len(sizes) > 1:
+            patch.reached()
+            strides = tuple(math.prod(sizes[:dim]) for dim in range(len(sizes)))
+        return original(cls, sizes, strides)
 
 
 @fault(
@@ -40,15 +35,11 @@ def mesh_is_column_major(patch: Patch) -> None:
     must_fail=["COL-0-01"],
 )
 def local_rank_of_the_first_dimension(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def get_local_rank(self: Any, mesh_dim: Any = None) -> int:
-            if mesh_dim not in (None, 0):
-                patch.reached()
-            return original(self, None if mesh_dim is None else 0)
-
-        return get_local_rank
-
-    patch.replace(f"{_DEVICE_MESH}:DeviceMesh.get_local_rank", make, parameters=("self", "mesh_dim"))
+    @patch.around(f"{_DEVICE_MESH}:DeviceMesh.get_local_rank", parameters=("self", "mesh_dim"))
+    def get_local_rank(original: Any, self: Any, mesh_dim: Any = None) -> int:
+        if mesh_dim not in (None, 0):
+            patch.reached()
+        return original(self, None if mesh_dim is None else 0)
 
 
 @fault(
@@ -61,19 +52,15 @@ def local_rank_of_the_first_dimension(patch: Patch) -> None:
 def groups_by_order_of_request(patch: Patch) -> None:
     requested: dict[int, list[Any]] = {}
 
-    def make(original: Any) -> Any:
-        def get_group(self: Any, mesh_dim: Any = None) -> Any:
-            if self.ndim == 1:
-                return original(self, mesh_dim)
-            order = requested.setdefault(id(self), [])
-            if mesh_dim not in order:
-                order.append(mesh_dim)
-            patch.reached()
-            return original(self, order.index(mesh_dim))
-
-        return get_group
-
-    patch.replace(f"{_DEVICE_MESH}:DeviceMesh.get_group", make, parameters=("self", "mesh_dim"))
+    @patch.around(f"{_DEVICE_MESH}:DeviceMesh.get_group", parameters=("self", "mesh_dim"))
+    def get_group(original: Any, self: Any, mesh_dim: Any = None) -> Any:
+        if self.ndim == 1:
+            return original(self, mesh_dim)
+        order = requested.setdefault(id(self), [])
+        if mesh_dim not in order:
+            order.append(mesh_dim)
+        patch.reached()
+        return original(self, order.index(mesh_dim))
 
 
 @fault(
@@ -86,15 +73,11 @@ def groups_by_order_of_request(patch: Patch) -> None:
 def flattened_mesh_found_by_size(patch: Patch) -> None:
     known: dict[int, Any] = {}
 
-    def make(original: Any) -> Any:
-        def flatten_mesh(mesh: Any, name: str) -> Any:
-            if mesh.size() in known:
-                patch.reached()
-            return known.setdefault(mesh.size(), original(mesh, name))
-
-        return flatten_mesh
-
-    patch.replace(f"{_OURS}.mesh:flatten_mesh", make, parameters=("mesh", "name"))
+    @patch.around(f"{_OURS}.mesh:flatten_mesh", parameters=("mesh", "name"))
+    def flatten_mesh(original: Any, mesh: Any, name: str) -> Any:
+        if mesh.size() in known:
+            patch.reached()
+        return known.setdefault(mesh.size(), original(mesh, name))
 
 
 @fault(
@@ -105,16 +88,12 @@ def flattened_mesh_found_by_size(patch: Patch) -> None:
     must_fail=["COL-0-03"],
 )
 def computed_degree_forgets_expert_parallel(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def parallel_dims(world_size: int, **degrees: int) -> Any:
-            if -1 in degrees.values() and degrees.get("ep", 1) > 1:
-                patch.reached()
-                return original(world_size, **{**degrees, "ep": 1})
-            return original(world_size, **degrees)
-
-        return parallel_dims
-
-    patch.replace(f"{_OURS}.mesh:parallel_dims", make, parameters=("world_size",))
+    @patch.around(f"{_OURS}.mesh:parallel_dims", parameters=("world_size",))
+    def parallel_dims(original: Any, world_size: int, **degrees: int) -> Any:
+        if -1 in degrees.values() and degrees.get("ep", 1) > 1:
+            patch.reached()
+            return original(world_size, **{**degrees, "ep": 1})
+        return original(world_size, **degrees)
 
 
 @fault(
@@ -125,19 +104,15 @@ def computed_degree_forgets_expert_parallel(patch: Patch) -> None:
     must_fail=["COL-0-03"],
 )
 def product_of_degrees_not_checked(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def parallel_dims(world_size: int, **degrees: int) -> Any:
-            try:
-                return original(world_size, **degrees)
-            except ValueError as error:
-                if "multiply" not in str(error):
-                    raise
-                patch.reached()
-                return None
-
-        return parallel_dims
-
-    patch.replace(f"{_OURS}.mesh:parallel_dims", make, parameters=("world_size",))
+    @patch.around(f"{_OURS}.mesh:parallel_dims", parameters=("world_size",))
+    def parallel_dims(original: Any, world_size: int, **degrees: int) -> Any:
+        try:
+            return original(world_size, **degrees)
+        except ValueError as error:
+            if "multiply" not in str(error):
+                raise
+            patch.reached()
+            return None
 
 
 @fault(
@@ -148,17 +123,13 @@ def product_of_degrees_not_checked(patch: Patch) -> None:
     must_fail=["COL-0-04"],
 )
 def unknown_dimension_is_the_first(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def getitem(self: Any, mesh_dim_names: Any) -> Any:
-            try:
-                return original(self, mesh_dim_names)
-            except KeyError:
-                patch.reached()
-                return original(self, self.mesh_dim_names[0])
-
-        return getitem
-
-    patch.replace(f"{_DEVICE_MESH}:DeviceMesh.__getitem__", make, parameters=("self", "mesh_dim_names"))
+    @patch.around(f"{_DEVICE_MESH}:DeviceMesh.__getitem__", parameters=("self", "mesh_dim_names"))
+    def getitem(original: Any, self: Any, mesh_dim_names: Any) -> Any:
+        try:
+            return original(self, mesh_dim_names)
+        except KeyError:
+            patch.reached()
+            return original(self, self.mesh_dim_names[0])
 
 
 @fault(
@@ -169,16 +140,12 @@ def unknown_dimension_is_the_first(patch: Patch) -> None:
     must_fail=["COL-0-04"],
 )
 def repeated_rank_accepted(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def check(what: str, values: Any) -> None:
-            if what == "rank" and len(set(values)) < len(values):
-                patch.reached()
-                return None
-            return original(what, values)
-
-        return check
-
-    patch.replace(f"{_OURS}.mesh:_check_unique", make, parameters=("what", "values"))
+    @patch.around(f"{_OURS}.mesh:_check_unique", parameters=("what", "values"))
+    def check(original: Any, what: str, values: Any) -> None:
+        if what == "rank" and len(set(values)) < len(values):
+            patch.reached()
+            return None
+        return original(what, values)
 
 
 @fault(
@@ -189,17 +156,13 @@ def repeated_rank_accepted(patch: Patch) -> None:
     must_fail=["COL-0-05"],
 )
 def unknown_device_gets_gloo(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def backend(device: Any) -> str:
-            try:
-                return original(device)
-            except ValueError:
-                patch.reached()
-                return "gloo"
-
-        return backend
-
-    patch.replace(f"{_OURS}.runtime:get_default_backend_for_device", make, parameters=("device",))
+    @patch.around(f"{_OURS}.runtime:get_default_backend_for_device", parameters=("device",))
+    def backend(original: Any, device: Any) -> str:
+        try:
+            return original(device)
+        except ValueError:
+            patch.reached()
+            return "gloo"
 
 
 @fault(
@@ -210,14 +173,10 @@ def unknown_device_gets_gloo(patch: Patch) -> None:
     must_fail=["COL-0-05"],
 )
 def npu_gets_gloo(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def backend(device: Any) -> str:
-            found = original(device)
-            if found != "hccl":
-                return found
-            patch.reached()
-            return "gloo"
-
-        return backend
-
-    patch.replace(f"{_OURS}.runtime:get_default_backend_for_device", make, parameters=("device",))
+    @patch.around(f"{_OURS}.runtime:get_default_backend_for_device", parameters=("device",))
+    def backend(original: Any, device: Any) -> str:
+        found = original(device)
+        if found != "hccl":
+            return found
+        patch.reached()
+        return "gloo"

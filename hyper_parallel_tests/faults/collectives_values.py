@@ -37,18 +37,15 @@ def _with_gradient(output: Any, tensor: Any, gradient: Any) -> Any:
     ranks="all",
 )
 def all_gather_gradient_not_summed(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def gather(tensor: Any, dim: int = 0, *, group: Any = None) -> Any:
-            def own_part(grad: Any) -> Any:
-                patch.reached()
-                return grad.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].contiguous()
+    @patch.around(
+        f"{_OURS}.differentiable_collectives:differentiable_all_gather", parameters=("tensor", "dim", "group")
+    )
+    def gather(original: Any, tensor: Any, dim: int = 0, *, group: Any = None) -> Any:
+        def own_part(grad: Any) -> Any:
+            patch.reached()
+            return grad.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)].contiguous()
 
-            return _with_gradient(original(tensor, dim, group=group), tensor, own_part)
-
-        return gather
-
-    target = f"{_OURS}.differentiable_collectives:differentiable_all_gather"
-    patch.replace(target, make, parameters=("tensor", "dim", "group"))
+        return _with_gradient(original(tensor, dim, group=group), tensor, own_part)
 
 
 @fault(
@@ -59,18 +56,15 @@ def all_gather_gradient_not_summed(patch: Patch) -> None:
     must_fail=["COL-1-06"],
 )
 def reduce_scatter_gradient_averaged(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def scatter(tensor: Any, dim: int = 0, *, group: Any = None) -> Any:
-            def average(grad: Any) -> Any:
-                patch.reached()
-                return grad / dist.get_world_size(group)
+    @patch.around(
+        f"{_OURS}.differentiable_collectives:differentiable_reduce_scatter", parameters=("tensor", "dim", "group")
+    )
+    def scatter(original: Any, tensor: Any, dim: int = 0, *, group: Any = None) -> Any:
+        def average(grad: Any) -> Any:
+            patch.reached()
+            return grad / dist.get_world_size(group)
 
-            return original(_with_gradient(tensor, tensor, average), dim, group=group)
-
-        return scatter
-
-    target = f"{_OURS}.differentiable_collectives:differentiable_reduce_scatter"
-    patch.replace(target, make, parameters=("tensor", "dim", "group"))
+        return original(_with_gradient(tensor, tensor, average), dim, group=group)
 
 
 @fault(
@@ -81,19 +75,17 @@ def reduce_scatter_gradient_averaged(patch: Patch) -> None:
     must_fail=["COL-1-06"],
 )
 def all_to_all_gradient_stays_local(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def exchange(tensor: Any, received: Any = None, sent: Any = None, *, group: Any = None) -> Any:
-            def keep(grad: Any) -> Any:
-                patch.reached()
-                return grad.clone()
+    @patch.around(
+        f"{_OURS}.differentiable_collectives:differentiable_all_to_all",
+        parameters=("tensor", "output_split_sizes", "input_split_sizes", "group"),
+    )
+    def exchange(original: Any, tensor: Any, received: Any = None, sent: Any = None, *, group: Any = None) -> Any:
+        def keep(grad: Any) -> Any:
+            patch.reached()
+            return grad.clone()
 
-            output = original(tensor, received, sent, group=group)
-            return _with_gradient(output, tensor, keep) if sent is None else output
-
-        return exchange
-
-    target = f"{_OURS}.differentiable_collectives:differentiable_all_to_all"
-    patch.replace(target, make, parameters=("tensor", "output_split_sizes", "input_split_sizes", "group"))
+        output = original(tensor, received, sent, group=group)
+        return _with_gradient(output, tensor, keep) if sent is None else output
 
 
 @fault(
@@ -107,13 +99,9 @@ def all_to_all_gradient_stays_local(patch: Patch) -> None:
     watchdog=5,
 )
 def one_rank_skips_a_collective(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def broadcast(tensor: Any, src: int, *, group: Any = None, async_op: bool = False) -> Any:
-            patch.reached()
-
-        return broadcast
-
-    patch.replace(f"{_OURS}.collectives:broadcast", make, parameters=("tensor", "src", "group", "async_op"))
+    @patch.around(f"{_OURS}.collectives:broadcast", parameters=("tensor", "src", "group", "async_op"))
+    def broadcast(_: Any, tensor: Any, src: int, *, group: Any = None, async_op: bool = False) -> Any:
+        patch.reached()
 
 
 @fault(
@@ -125,16 +113,12 @@ def one_rank_skips_a_collective(patch: Patch) -> None:
     ranks="all",
 )
 def average_is_a_sum(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def op(name: str) -> Any:
-            if name == "avg":
-                patch.reached()
-                name = "sum"
-            return original(name)
-
-        return op
-
-    patch.replace(f"{_OURS}.collectives:_op", make, parameters=("name",))
+    @patch.around(f"{_OURS}.collectives:_op", parameters=("name",))
+    def op(original: Any, name: str) -> Any:
+        if name == "avg":
+            patch.reached()
+            name = "sum"
+        return original(name)
 
 
 @fault(
@@ -145,16 +129,12 @@ def average_is_a_sum(patch: Patch) -> None:
     must_fail=["COL-2-01"],
 )
 def product_of_bools_is_any(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def all_reduce(tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
-            if tensor.dtype == torch.bool and op == "prod":
-                patch.reached()
-                op = "max"
-            return original(tensor, op, group=group, async_op=async_op)
-
-        return all_reduce
-
-    patch.replace(f"{_OURS}.collectives:all_reduce", make, parameters=_ALL_REDUCE)
+    @patch.around(f"{_OURS}.collectives:all_reduce", parameters=_ALL_REDUCE)
+    def all_reduce(original: Any, tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
+        if tensor.dtype == torch.bool and op == "prod":
+            patch.reached()
+            op = "max"
+        return original(tensor, op, group=group, async_op=async_op)
 
 
 @fault(
@@ -165,17 +145,13 @@ def product_of_bools_is_any(patch: Patch) -> None:
     must_fail=["COL-2-01"],
 )
 def half_precision_reduced_as_integers(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def all_reduce(tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
-            work = original(tensor, op, group=group, async_op=async_op)
-            if tensor.dtype in (torch.bfloat16, torch.float16):
-                patch.reached()
-                tensor.trunc_()
-            return work
-
-        return all_reduce
-
-    patch.replace(f"{_OURS}.collectives:all_reduce", make, parameters=_ALL_REDUCE)
+    @patch.around(f"{_OURS}.collectives:all_reduce", parameters=_ALL_REDUCE)
+    def all_reduce(original: Any, tensor: Any, op: str = "sum", *, group: Any = None, async_op: bool = False) -> Any:
+        work = original(tensor, op, group=group, async_op=async_op)
+        if tensor.dtype in (torch.bfloat16, torch.float16):
+            patch.reached()
+            tensor.trunc_()
+        return work
 
 
 @fault(
@@ -186,18 +162,13 @@ def half_precision_reduced_as_integers(patch: Patch) -> None:
     must_fail=["COL-2-01"],
 )
 def gathered_parts_rotated(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def gather(tensor_list: Any, tensor: Any, *, group: Any = None, async_op: bool = False) -> Any:
-            rank = dist.get_rank(group)
-            if rank:
-                patch.reached()
-            rotated = tensor_list[-rank:] + tensor_list[:-rank] if rank else tensor_list
-            return original(rotated, tensor, group=group, async_op=async_op)
-
-        return gather
-
-    parameters = ("tensor_list", "tensor", "group", "async_op")
-    patch.replace(f"{_OURS}.collectives:all_gather", make, parameters=parameters)
+    @patch.around(f"{_OURS}.collectives:all_gather", parameters=("tensor_list", "tensor", "group", "async_op"))
+    def gather(original: Any, tensor_list: Any, tensor: Any, *, group: Any = None, async_op: bool = False) -> Any:
+        rank = dist.get_rank(group)
+        if rank:
+            patch.reached()
+        rotated = tensor_list[-rank:] + tensor_list[:-rank] if rank else tensor_list
+        return original(rotated, tensor, group=group, async_op=async_op)
 
 
 @fault(
@@ -208,17 +179,12 @@ def gathered_parts_rotated(patch: Patch) -> None:
     must_fail=["COL-2-01"],
 )
 def uneven_parts_truncated(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def scatter(output: Any, tensor_list: Any, op: str = "sum", **options: Any) -> Any:
-            rows = min(len(tensor) for tensor in tensor_list)
-            if rows < len(output):
-                patch.reached()
-            return original(output[:rows], [tensor[:rows] for tensor in tensor_list], op, **options)
-
-        return scatter
-
-    parameters = ("output", "tensor_list", "op")
-    patch.replace(f"{_OURS}.collectives:reduce_scatter", make, parameters=parameters)
+    @patch.around(f"{_OURS}.collectives:reduce_scatter", parameters=("output", "tensor_list", "op"))
+    def scatter(original: Any, output: Any, tensor_list: Any, op: str = "sum", **options: Any) -> Any:
+        rows = min(len(tensor) for tensor in tensor_list)
+        if rows < len(output):
+            patch.reached()
+        return original(output[:rows], [tensor[:rows] for tensor in tensor_list], op, **options)
 
 
 @fault(
@@ -230,7 +196,6 @@ def uneven_parts_truncated(patch: Patch) -> None:
     ranks="all",
 )
 def result_left_in_a_copy(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        return lambda dense, outputs: patch.reached
-
-    patch.replace(f"{_OURS}.collectives:copy_back", make, parameters=("dense", "outputs"))
+    @patch.around(f"{_OURS}.collectives:copy_back", parameters=("dense", "outputs"))
+    def copy_back(_: Any, dense: Any, outputs: Any) -> Any:
+        return patch.reached

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+_StandIn = TypeVar("_StandIn", bound=Callable[..., Any])
 
 
 class FaultDoesNotFit(Exception):
@@ -52,6 +55,26 @@ class Patch:
         setattr(owner, name, replacement)
         self._undo.append((owner, name, own))
         return original
+
+    def around(self, target: str, *, parameters: Sequence[str] = ()) -> Callable[[_StandIn], _StandIn]:
+        """Decorator: the function stands in for `target`; it gets the original, then the arguments of the call.
+
+        Args:
+            target, parameters: as for `replace`, which raises the same errors.
+        """
+
+        def put(stand_in: _StandIn) -> _StandIn:
+            def make(original: Any) -> Any:
+                @functools.wraps(original)
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    return stand_in(original, *args, **kwargs)
+
+                return call
+
+            self.replace(target, make, parameters=parameters)
+            return stand_in
+
+        return put
 
     def reached(self) -> None:
         """Tell that the defect takes effect now: without this, a failing case proves nothing."""

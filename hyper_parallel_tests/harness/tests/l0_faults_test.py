@@ -61,6 +61,24 @@ def test_function(patch, reached):
     assert calculator.total is original
 
 
+def test_around(patch, reached):
+    """A function that stands in gets the original first, keeps its name and signature, and fits methods too."""
+
+    @patch.around(f"{CALCULATOR}:total", parameters=("numbers",))
+    def doubled(original, numbers):
+        patch.reached()
+        return 2 * original(numbers)
+
+    @patch.around(f"{CALCULATOR}:total", parameters=("numbers",))
+    def one_more(original, numbers):
+        return original(numbers) + 1
+
+    assert (calculator.total([1, 2]), reached) == (7, ["demo"])
+    assert calculator.total.__name__ == "total"
+    patch.undo()
+    assert calculator.total([1, 2]) == 3
+
+
 def test_replacements_on_each_other(patch):
     """Two replacements of one target come out in the reverse order."""
     original = calculator.total
