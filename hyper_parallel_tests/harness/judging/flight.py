@@ -39,7 +39,8 @@ def last_collectives(limit: int = 8, *, since_ns: int = 0) -> list[str]:
     `since_ns` (of `time.time_ns()`) leaves out what was issued earlier, for example by the cases before.
     A line reads `all_gather #4 of default_pg (0, 1): float32[4] -> float32[2, 4]: PENDING for 2.0 s`; the
     number counts the group's collectives, so ranks of a group can be compared. A collective that failed or
-    timed out counts as done. Gloo builds reduce_scatter from all_reduce and it is named so.
+    timed out counts as done; one that has just ended may be pending for a moment more. Gloo builds
+    reduce_scatter from all_reduce and it is named so.
     """
     entries = [entry for entry in _recorded() if entry["time_created_ns"] >= since_ns]
     entries.sort(key=lambda entry: entry["time_created_ns"])
