@@ -57,7 +57,8 @@ class NotStarted:
 class Phase:
     """The outcome of one phase (setup, call, teardown) of a case on one rank.
 
-    `kind` is passed, skipped, assertion, error or leak; `at` is the wall clock, which the ranks of a machine share.
+    `kind` is passed, skipped, not-offered, assertion, error or leak; `at` is the wall clock, which the ranks of a
+    machine share.
     """
 
     when: str

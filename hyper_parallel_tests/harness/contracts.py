@@ -23,12 +23,13 @@ __all__ = [
     "layer_of",
     "load_contracts",
     "load_expectations",
+    "plan_cases",
 ]
 
 LAYERS = ("l0", "l1", "l2", "l3", "l4")
 
-# The FSDP plan counts its own levels. Of its level 2 the couplings are layer 3, of its level 3 the EP
-# network.
+# The FSDP plan counts levels of its own: couplings with other capabilities, in level 2, and with experts, the third
+# of level 3, are our layer 3.
 _PLAN_LAYERS = {
     "1": dict.fromkeys(range(1, 14), "l1"),
     "2": dict.fromkeys(range(1, 11), "l3") | dict.fromkeys((1, 2, 7, 8), "l2"),
@@ -106,6 +107,15 @@ def layer_of(contract_id: str) -> str:
     raise ContractError(f"{contract_id!r} is no contract id: expected a form like COL-1-03, FSDP-L1-09, IX-07 or EN-02")
 
 
+def plan_cases() -> dict[str, str]:
+    """Every case of the FSDP plan (S1), in its order: contract id -> layer."""
+    return {
+        f"FSDP-L{level}-{number:02}": layers[number]
+        for level, layers in _PLAN_LAYERS.items()
+        for number in sorted(layers)
+    }
+
+
 def load_contracts(root: Path) -> dict[str, Contract]:
     """All contracts in the contracts.toml files below `root`, by id, files in order of their paths.
 
@@ -118,8 +128,7 @@ def load_contracts(root: Path) -> dict[str, Contract]:
     for path in sorted(root.rglob("contracts.toml")):
         shown = path.relative_to(root)
         for entry in _entries(path, shown, "contract", problems):
-            found = _check_contract(entry, problems, f"{shown}: {entry.get('id', 'an entry without id')}")
-            if not found:
+            if not _check_contract(entry, problems, f"{shown}: {entry.get('id', 'an entry without id')}"):
                 continue
             if entry["id"] in contracts:
                 first = contracts[entry["id"]].path.relative_to(root)
@@ -177,14 +186,20 @@ def expected_broken(
 def _entries(path: Path, shown: Path, key: str, problems: list[str]) -> list[dict[str, Any]]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"{shown}: no valid TOML: {error}")
         return []
-    strange = table.keys() - {key}
-    if strange or not isinstance(table.get(key, []), list):
-        problems.append(f"{shown}: expected only [[{key}]] entries, found {', '.join(sorted(strange)) or f'a [{key}]'}")
-        return []
-    return table.get(key, [])
+    entries = table.get(key, [])
+    if strange := table.keys() - {key}:
+        found = ", ".join(sorted(strange))
+    elif isinstance(entries, dict):
+        found = f"a [{key}]"
+    elif not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        found = f"{key} = {entries!r}"
+    else:
+        return entries
+    problems.append(f"{shown}: expected only [[{key}]] entries, found {found}")
+    return []
 
 
 def _check_texts(entry: Mapping[str, Any], keys: Iterable[str], problems: list[str], where: str) -> None:

@@ -66,6 +66,12 @@ class RankRecord:
     def failed(self) -> bool:
         return any(phase.kind not in {"passed", "skipped"} for phase in self.phases)
 
+    @property
+    def declined(self) -> bool:
+        """Whether the case ended on this rank since the engine does not offer a member, and for no other reason."""
+        kinds = {phase.kind for phase in self.phases} - {"passed", "skipped"}
+        return kinds == {"not-offered"}
+
 
 @dataclass
 class CaseRecord:
@@ -89,7 +95,10 @@ class CaseRecord:
     @property
     def clean(self) -> bool:
         """Whether the same processes may run the next case."""
-        return all(one.done is not None and not one.failed and not one.done.rebuild for one in self.ranks)
+        if any(one.done is None or one.done.rebuild for one in self.ranks):
+            return False
+        # Where all ranks declined none is in a collective that another has left.
+        return all(one.declined for one in self.ranks) or not any(one.failed for one in self.ranks)
 
 
 class Group:

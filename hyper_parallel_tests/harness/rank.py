@@ -296,12 +296,18 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
     elif report.failed:
         error = call.excinfo
         asserted = error is not None and issubclass(error.type, (AssertionError, pytest.fail.Exception))
-        kind = "assertion" if asserted else "error"
+        kind = "assertion" if asserted else "not-offered" if error is not None and _declined(error.value) else "error"
         summary = error.exconly(tryshort=False) if error is not None else report.longreprtext
         exception = error.type.__name__ if error is not None else ""
     sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
     text = channel.bounded(report.longreprtext) + sections
     return channel.Phase(report.when, kind, call.stop, report.duration, channel.bounded(summary), text, exception)
+
+
+def _declined(error: BaseException) -> bool:
+    """Whether the engine said that it does not offer what the case asks for."""
+    load = sys.modules.get("hyper_parallel_tests.engines.load")
+    return load is not None and isinstance(error, load.EngineUnsupported)
 
 
 def _exit_phase(error: BaseException) -> channel.Phase:

@@ -12,6 +12,9 @@ from hyper_parallel_tests.harness.group import CaseRecord
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.verdict import Verdict
 
+# Verdicts that are neither passes nor failures: each is counted and named by itself.
+_APART = {"expected-broken": ("expected broken", "b"), "not-offered": ("not offered", "n")}
+
 
 class Reporter:
     """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
@@ -20,7 +23,7 @@ class Reporter:
         self.statements = statements
         self._options = options
         self.session: pytest.Session | None = None
-        self._expected_broken: list[str] = []
+        self._apart: list[str] = []
 
     def pytest_report_header(self) -> str:
         options = self._options
@@ -30,13 +33,13 @@ class Reporter:
         return "ranks: " + ", ".join(filter(None, said))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        if report.when == "call" and getattr(report, "verdict", "") == "expected-broken":
-            return "expected broken", "b", "EXPECTED BROKEN"
+        if report.when == "call" and (apart := _APART.get(getattr(report, "verdict", ""))):
+            return *apart, apart[0].upper()
         return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for line in self._expected_broken:
-            terminalreporter.line(f"EXPECTED BROKEN {line}")
+        for line in self._apart:
+            terminalreporter.line(line)
 
     def list_cases(self, nodeids: list[str]) -> None:
         """Name cases instead of running them, for --collect-only."""
@@ -46,8 +49,8 @@ class Reporter:
 
     def case(self, info: channel.CaseInfo, verdict: Verdict, record: CaseRecord) -> None:
         """Report one finished case."""
-        if verdict.kind == "expected-broken":
-            self._expected_broken.append(f"{info.nodeid}: {verdict.headline}")
+        if apart := _APART.get(verdict.kind):
+            self._apart.append(f"{apart[0].upper()} {info.nodeid}: {verdict.headline}")
         properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
         if verdict.first is not None:
             properties.append(("first_rank", verdict.first))
@@ -65,7 +68,8 @@ class Reporter:
         """Report one item of any kind that ended with `verdict`."""
         hook = self.session.config.hook
         hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-        outcome = {"passed": "passed", "skipped": "skipped", "expected-broken": "skipped"}.get(verdict.kind, "failed")
+        outcome = "skipped" if verdict.kind in _APART else verdict.kind
+        outcome = outcome if outcome in {"passed", "skipped"} else "failed"
         longrepr: Any = None
         if outcome == "skipped":
             longrepr = (location[0], location[1] or 0, verdict.text)

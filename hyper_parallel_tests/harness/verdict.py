@@ -24,8 +24,8 @@ _PENDING = re.compile(r"\bPENDING\b|\bis inside\b|\bwaits at\b")
 class RankVerdict:
     """What one rank contributes.
 
-    `kind` is passed, skipped, assertion, error, leak, crash, hang, waiting (stopped for a reason that is not its own)
-    or peer (an error that only says that a peer is gone).
+    `kind` is passed, skipped, not-offered, assertion, error, leak, crash, hang, waiting (stopped for a reason that is
+    not its own) or peer (an error that only says that a peer is gone).
     """
 
     rank: int
@@ -45,8 +45,9 @@ class Verdict:
     """The judgement of one case over all its ranks.
 
     Attributes:
-        kind: passed, skipped, assertion, error, leak, crash, hang, uneven (ranks disagree about skipping), stopped
-            (from outside: an interruption, the target's time, too much output).
+        kind: passed, skipped, not-offered (the engine says that it lacks a member of the port), assertion, error,
+            leak, crash, hang, uneven (ranks disagree about skipping), stopped (from outside: an interruption, the
+            target's time, too much output).
         ranks: one entry a rank.
         first: the rank that failed first by its own doing, None where none failed.
         headline: one line for summaries.
@@ -76,10 +77,13 @@ def judge(info: CaseInfo, record: CaseRecord, statements: dict[str, str] | None 
     each = tuple(_judge_rank(one, record) for one in record.ranks)
     reached = frozenset(one.rank for one in record.ranks if one.reached)
     kinds = {one.kind for one in each}
+    declined = next((one for one in each if one.kind == "not-offered"), None)
     if kinds == {"passed"}:
         return Verdict("passed", each, None, "passed", "", reached)
     if kinds == {"skipped"} and len({one.summary for one in each}) == 1:
         return Verdict("skipped", each, None, each[0].summary, each[0].summary, reached)
+    if declined is not None and kinds <= {"not-offered", "passed", "waiting", "peer"}:
+        return Verdict("not-offered", each, None, declined.summary, declined.summary, reached)
     if kinds <= {"passed", "skipped"}:
         kind, first = "uneven", next(one for one in each if one.kind == "skipped")
     else:
@@ -137,7 +141,7 @@ def _first_cause(each: tuple[RankVerdict, ...], record: CaseRecord) -> RankVerdi
             # A rank that waits in a collective waits for the one that does not.
             stuck_elsewhere = not _waits_for_peers(record.ranks[one.rank])
             return (1 if stuck_elsewhere else 3, one.at, one.rank)
-        return (2 if one.kind == "peer" else 0, one.at, one.rank)
+        return (2 if one.kind in {"peer", "not-offered"} else 0, one.at, one.rank)
 
     return min((one for one in each if one.kind not in {"passed", "skipped"}), key=order)
 

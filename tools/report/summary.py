@@ -17,6 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+_APART = {
+    "expected-broken": "expected broken (see the engine's expectations.toml)",
+    "not-offered": "not offered (the engine says that it lacks a member of the port)",
+}
+"""Verdicts that are neither passes nor failures."""
+
 
 @dataclass
 class Target:
@@ -86,8 +92,8 @@ def _add_cases(target: Target, xml: Path) -> bool:
             target.cases["failed"] += 1
             message = (failure.get("message") or "").strip().partition("\n")[0]
             target.failures.append(f"{case.get('name')}: {message}")
-        elif verdict == "expected-broken":
-            target.cases["expected broken"] += 1
+        elif verdict in _APART:
+            target.cases[verdict] += 1
         elif case.find("skipped") is not None:
             target.cases["skipped"] += 1
         else:
@@ -107,8 +113,9 @@ def show(targets: dict[str, Target]) -> int:
         print(f"{label:<70} {target.status}{' (cached)' if target.cached else ''}: {counts}")
         for failure in target.failures:
             print(f"    FAILED {failure}")
-    if total["expected broken"]:
-        print(f"expected broken (see the engine's expectations.toml): {total['expected broken']}")
+    for verdict, what in _APART.items():
+        if total[verdict]:
+            print(f"{what}: {total[verdict]}")
     skipped = f", {total['skipped']} skipped" if total["skipped"] else ""
     print(f"{total['passed']} passed, {total['failed']} failed{skipped}")
     return 0 if total["passed"] and not total["failed"] else 1

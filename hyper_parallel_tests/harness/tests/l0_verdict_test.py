@@ -56,6 +56,23 @@ def test_all_ranks_skipped():
     assert judge(INFO, record(skipped(0, "why"), skipped(1, "why"))).kind == "skipped"
 
 
+def declined(rank: int) -> RankRecord:
+    return failed(rank, 1, "EngineUnsupported: engine demo does not offer ring", kind="not-offered")
+
+
+@pytest.mark.parametrize("other", [declined(1), passed(1), stuck(1, IN_A_COLLECTIVE), lost_a_peer(1, 2)])
+def test_what_the_engine_does_not_offer(other):
+    """Such a case is neither passed nor failed, and its headline says what is missing."""
+    verdict = judge(INFO, record(declined(0), other, stopped=PEER_FAILED))
+    assert (verdict.kind, verdict.passed) == ("not-offered", False)
+    assert "does not offer ring" in verdict.headline
+
+
+def test_a_failure_beside_what_the_engine_does_not_offer():
+    """A rank that fails by itself is a failure all the same."""
+    assert judge(INFO, record(declined(0), failed(1, 2))).kind != "not-offered"
+
+
 @pytest.mark.parametrize("ranks", [(passed(0), skipped(1, "why")), (skipped(0, "why"), skipped(1, "why not"))])
 def test_ranks_that_disagree_about_skipping(ranks):
     """Ranks that do not skip alike are a failure of the case."""
