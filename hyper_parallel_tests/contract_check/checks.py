@@ -5,11 +5,11 @@ A line begins with the place, as `domains/collectives/l1_p2p_test.py:12: test_ri
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 
 from hyper_parallel_tests.contract_check import build_files, skips, tolerances
-from hyper_parallel_tests.contract_check.sources import PACKAGE, TEST_FILE, Function, Source
+from hyper_parallel_tests.contract_check.assertions import assertions
+from hyper_parallel_tests.contract_check.sources import PACKAGE, TEST_FILE
 from hyper_parallel_tests.contract_check.tree import Tree
 from hyper_parallel_tests.harness.contracts import LAYERS, ContractError
 
@@ -109,30 +109,8 @@ def no_skip(tree: Tree) -> Iterator[str]:
 def every_case_asserts(tree: Tree) -> Iterator[str]:
     """Every case can fail by an assertion: its own, or one in a function of this tree that it calls."""
     for case in tree.cases:
-        if not _asserts(case.source, case.node, set()):
+        if not any(assertions(case.source, case.node)):
             yield f"{case.where}: asserts nothing, so it cannot fail: state what must hold"
-
-
-def _asserts(source: Source, function: Function, seen: set[Function]) -> bool:
-    if function in seen:
-        return False
-    seen.add(function)
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert) and not _always_true(node.test):
-            return True
-        if isinstance(node, ast.Call):
-            name = source.dotted(node.func)
-            last = node.func.attr if isinstance(node.func, ast.Attribute) else name.split(".")[-1]
-            if last.startswith("assert_") or name in {"pytest.raises", "pytest.warns", "pytest.fail"}:
-                return True
-            called = source.function(node.func.id) if isinstance(node.func, ast.Name) else None
-            if called is not None and _asserts(*called, seen):
-                return True
-    return False
-
-
-def _always_true(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Constant) and bool(test.value)) or (isinstance(test, ast.Tuple) and bool(test.elts))
 
 
 def every_contract_has_a_fault(tree: Tree) -> Iterator[str]:

@@ -12,6 +12,7 @@ from hyper_parallel_tests.harness.contracts import (
     layer_of,
     load_contracts,
     load_expectations,
+    plan_cases,
 )
 
 CONTRACT = """
@@ -114,6 +115,8 @@ def test_contracts_are_read_whole(tmp_path):
             CONTRACT.replace("[[contract]]", "[contract]"),
             "expected only [[contract]] entries, found a [contract]",
         ),
+        ("contract = [1]", "expected only [[contract]] entries, found contract = [1]"),
+        ("contract = 1", "expected only [[contract]] entries, found contract = 1"),
         ("[[contract]", "no valid TOML"),
     ],
 )
@@ -123,6 +126,21 @@ def test_a_bad_contract_is_an_error(tmp_path, text, said):
         load_contracts(tree(tmp_path, a=text))
     assert said in str(caught.value)
     assert "domains/a/contracts.toml" in str(caught.value)
+
+
+def test_a_file_in_another_encoding_is_an_error(tmp_path):
+    """TOML is UTF-8; the message names the file and the place."""
+    root = tree(tmp_path, a=CONTRACT)
+    (root / "domains/a/contracts.toml").write_bytes(CONTRACT.replace("order", "Größe").encode("latin-1"))
+    with pytest.raises(ContractError, match=r"domains/a/contracts.toml: no valid TOML: .*utf-8.*position"):
+        load_contracts(root)
+
+
+def test_the_plan_has_its_cases_of_every_level():
+    """Thirteen, ten and six; their ids tell the layers that they are listed with."""
+    cases = plan_cases()
+    assert [sum(one.startswith(f"FSDP-L{level}-") for one in cases) for level in (1, 2, 3)] == [13, 10, 6]
+    assert {one: layer_of(one) for one in cases} == cases
 
 
 def test_an_id_in_two_domains_is_an_error(tmp_path):

@@ -1,0 +1,1 @@
+"""Reports on the net: what a run did, and what is planned, promised and asserted."""
