@@ -18,16 +18,12 @@ _OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
     must_fail=["FS-0-01"],
 )
 def second_name_of_shared_parameter_forgotten(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def set_on_modules(self: Any, parameter: Any) -> None:
-            if parameter is self.sharded_param or not self._module_info.shared_modules:
-                return original(self, parameter)
-            patch.reached()
-            return setattr(self._module_info.module, self._module_info.param_name, parameter)
-
-        return set_on_modules
-
-    patch.replace(f"{_FSDP}._fsdp_param:FSDPParam._setattr_on_modules", make, parameters=("self", "param"))
+    @patch.around(f"{_FSDP}._fsdp_param:FSDPParam._setattr_on_modules", parameters=("self", "param"))
+    def set_on_modules(original: Any, self: Any, parameter: Any) -> None:
+        if parameter is self.sharded_param or not self._module_info.shared_modules:
+            return original(self, parameter)
+        patch.reached()
+        return setattr(self._module_info.module, self._module_info.param_name, parameter)
 
 
 @fault(
@@ -39,16 +35,11 @@ def second_name_of_shared_parameter_forgotten(patch: Patch) -> None:
     ranks="all",
 )
 def ignored_params_not_ignored(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def states(module: Any, device: Any, ignored_params: Any) -> Any:
-            if ignored_params:
-                patch.reached()
-            return original(module, device, set())
-
-        return states
-
-    target = f"{_FSDP}._fully_shard:_get_modules_and_states"
-    patch.replace(target, make, parameters=("module", "device", "ignored_params"))
+    @patch.around(f"{_FSDP}._fully_shard:_get_modules_and_states", parameters=("module", "device", "ignored_params"))
+    def states(original: Any, module: Any, device: Any, ignored_params: Any) -> Any:
+        if ignored_params:
+            patch.reached()
+        return original(module, device, set())
 
 
 @fault(
@@ -72,17 +63,13 @@ def comm_fusion_flag_not_read(patch: Patch) -> None:
     ranks="all",
 )
 def replicated_params_sharded(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def place(self: Any, parameter: Any) -> Any:
-            placement = original(self, parameter)
-            if hasattr(placement, "mesh_info"):
-                patch.reached()
-                return placement.placement
-            return placement
-
-        return place
-
-    patch.replace(f"{_OURS}.placement:Placements.__call__", make, parameters=("self", "parameter"))
+    @patch.around(f"{_OURS}.placement:Placements.__call__", parameters=("self", "parameter"))
+    def place(original: Any, self: Any, parameter: Any) -> Any:
+        placement = original(self, parameter)
+        if hasattr(placement, "mesh_info"):
+            patch.reached()
+            return placement.placement
+        return placement
 
 
 @fault(
@@ -93,17 +80,13 @@ def replicated_params_sharded(patch: Patch) -> None:
     must_fail=["FS-0-02"],
 )
 def remainder_rows_dropped(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def chunks(tensor: Any, num_chunks: int, dim: int) -> Any:
-            rows = tensor.size(dim) // num_chunks
-            if rows * num_chunks == tensor.size(dim):
-                return original(tensor, num_chunks, dim)
-            patch.reached()
-            return [tensor.narrow(dim, rank * rows, rows) for rank in range(num_chunks)]
-
-        return chunks
-
-    patch.replace(f"{_FSDP}._fsdp_param:_chunk_with_empty", make, parameters=("tensor", "num_chunks", "dim"))
+    @patch.around(f"{_FSDP}._fsdp_param:_chunk_with_empty", parameters=("tensor", "num_chunks", "dim"))
+    def chunks(original: Any, tensor: Any, num_chunks: int, dim: int) -> Any:
+        rows = tensor.size(dim) // num_chunks
+        if rows * num_chunks == tensor.size(dim):
+            return original(tensor, num_chunks, dim)
+        patch.reached()
+        return [tensor.narrow(dim, rank * rows, rows) for rank in range(num_chunks)]
 
 
 @fault(
@@ -114,17 +97,13 @@ def remainder_rows_dropped(patch: Patch) -> None:
     must_fail=["FS-0-02"],
 )
 def short_shards_not_padded(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if self.padded_sharded_param_size != self.sharded_size:
-                patch.reached()
-                self.padded_sharded_param_size = self.sharded_size
-                self._sharded_param_data = self._sharded_param_data[: self.sharded_size.numel()]
-
-        return init
-
-    patch.replace(f"{_FSDP}._fsdp_param:FSDPParam._init_sharded_param", make, parameters=("self", "param", "device"))
+    @patch.around(f"{_FSDP}._fsdp_param:FSDPParam._init_sharded_param", parameters=("self", "param", "device"))
+    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.padded_sharded_param_size != self.sharded_size:
+            patch.reached()
+            self.padded_sharded_param_size = self.sharded_size
+            self._sharded_param_data = self._sharded_param_data[: self.sharded_size.numel()]
 
 
 @fault(
@@ -136,18 +115,13 @@ def short_shards_not_padded(patch: Patch) -> None:
     ranks="all",
 )
 def placement_dim_not_read(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def resolve(result: Any, default_mesh_info: Any) -> Any:
-            resolved = original(result, default_mesh_info)
-            if getattr(resolved.placement, "dim", 0) != 0:
-                patch.reached()
-                resolved.placement = None
-            return resolved
-
-        return resolve
-
-    target = f"{_FSDP}._fsdp_param:resolve_shard_placement"
-    patch.replace(target, make, parameters=("result", "default_mesh_info"))
+    @patch.around(f"{_FSDP}._fsdp_param:resolve_shard_placement", parameters=("result", "default_mesh_info"))
+    def resolve(original: Any, result: Any, default_mesh_info: Any) -> Any:
+        resolved = original(result, default_mesh_info)
+        if getattr(resolved.placement, "dim", 0) != 0:
+            patch.reached()
+            resolved.placement = None
+        return resolved
 
 
 @fault(
@@ -169,17 +143,13 @@ def contradictory_policy_accepted(patch: Patch) -> None:
     must_fail=["FS-0-04"],
 )
 def wrapper_prefix_in_state_dict(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            if kwargs or not type(self).__name__.startswith("HSDP"):
-                return found
-            patch.reached()
-            return {f"_wrapped_module.{name}": value for name, value in found.items()}
-
-        return state_dict
-
-    patch.replace("torch.nn:Module.state_dict", make, parameters=("self",))
+    @patch.around("torch.nn:Module.state_dict", parameters=("self",))
+    def state_dict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        if kwargs or not type(self).__name__.startswith("HSDP"):
+            return found
+        patch.reached()
+        return {f"_wrapped_module.{name}": value for name, value in found.items()}
 
 
 @fault(
@@ -190,16 +160,12 @@ def wrapper_prefix_in_state_dict(patch: Patch) -> None:
     must_fail=["FS-0-05"],
 )
 def second_wrap_ignored(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def fully_shard(module: Any, **options: Any) -> Any:
-            if type(module).__name__.startswith("HSDP"):
-                patch.reached()
-                return module
-            return original(module, **options)
-
-        return fully_shard
-
-    patch.replace(f"{_OURS}:fully_shard", make, parameters=("module",))
+    @patch.around(f"{_OURS}:fully_shard", parameters=("module",))
+    def fully_shard(original: Any, module: Any, **options: Any) -> Any:
+        if type(module).__name__.startswith("HSDP"):
+            patch.reached()
+            return module
+        return original(module, **options)
 
 
 @fault(
@@ -211,15 +177,11 @@ def second_wrap_ignored(patch: Patch) -> None:
     ranks="all",
 )
 def list_controlled_as_one(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def one_unit(modules: Any) -> Any:
-            if len(modules) > 1:
-                patch.reached()
-            return [modules]
-
-        return one_unit
-
-    patch.replace(f"{_OURS}.wrap:_independent_units", make, parameters=("modules",))
+    @patch.around(f"{_OURS}.wrap:_independent_units", parameters=("modules",))
+    def one_unit(_: Any, modules: Any) -> Any:
+        if len(modules) > 1:
+            patch.reached()
+        return [modules]
 
 
 @fault(
@@ -231,17 +193,13 @@ def list_controlled_as_one(patch: Patch) -> None:
     ranks="all",
 )
 def list_returns_a_module(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def fully_shard(module: Any, **options: Any) -> Any:
-            returned = original(module, **options)
-            if isinstance(returned, list):
-                patch.reached()
-                return returned[0]
-            return returned
-
-        return fully_shard
-
-    patch.replace(f"{_OURS}:fully_shard", make, parameters=("module",))
+    @patch.around(f"{_OURS}:fully_shard", parameters=("module",))
+    def fully_shard(original: Any, module: Any, **options: Any) -> Any:
+        returned = original(module, **options)
+        if isinstance(returned, list):
+            patch.reached()
+            return returned[0]
+        return returned
 
 
 @fault(
@@ -263,15 +221,11 @@ def container_accepted(patch: Patch) -> None:
     must_fail=["FS-0-05"],
 )
 def late_root_accepted(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def lazy_init(self: Any) -> None:
-            for child in self._modules[0].modules():
-                state = self._get_state_for_module(child)
-                if self._is_root is None and state is not None and state._is_root:
-                    patch.reached()
-                    state._is_root = None
-            original(self)
-
-        return lazy_init
-
-    patch.replace(f"{_FSDP}._fsdp_state:FSDPState._lazy_init", make, parameters=("self",))
+    @patch.around(f"{_FSDP}._fsdp_state:FSDPState._lazy_init", parameters=("self",))
+    def lazy_init(original: Any, self: Any) -> None:
+        for child in self._modules[0].modules():
+            state = self._get_state_for_module(child)
+            if self._is_root is None and state is not None and state._is_root:
+                patch.reached()
+                state._is_root = None
+        original(self)

@@ -21,15 +21,12 @@ _OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
     ranks="all",
 )
 def reshard_flag_not_read(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def write_only(self: Any, reshard_after_forward: bool, recurse: bool = True) -> None:
-            patch.reached()
-            self.reshard_after_forward = reshard_after_forward
-
-        return write_only
-
-    target = f"{_OURS}.module:HSDPModule.set_reshard_after_forward"
-    patch.replace(target, make, parameters=("self", "reshard_after_forward", "recurse"))
+    @patch.around(
+        f"{_OURS}.module:HSDPModule.set_reshard_after_forward", parameters=("self", "reshard_after_forward", "recurse")
+    )
+    def write_only(_: Any, self: Any, reshard_after_forward: bool, recurse: bool = True) -> None:
+        patch.reached()
+        self.reshard_after_forward = reshard_after_forward
 
 
 @fault(
@@ -37,7 +34,7 @@ def reshard_flag_not_read(patch: Patch) -> None:
     symptom="Memory grows with every layer: gathered parameters are never freed.",
     capability="fully_shard",
     layer="l1",
-    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-1-01"],
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-1-01", "FS-1-05", "FS-1-08"],
     ranks="all",
 )
 def never_resharded(patch: Patch) -> None:
@@ -49,26 +46,24 @@ def never_resharded(patch: Patch) -> None:
     symptom="The loss stops improving after one step: forward computes with the parameters gathered first.",
     capability="fully_shard",
     layer="l1",
-    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-2-01"],
+    must_fail=["FSDP-L1-01", "FSDP-L1-05", "FS-1-04", "FS-1-06", "FS-2-01"],
     ranks="all",
 )
 def stale_gathered_parameters(patch: Patch) -> None:
     first: dict[Any, torch.Tensor] = {}
 
-    def make(original: Any) -> Any:
-        def copy_out(all_gather_result: Any, fsdp_params: Any, group: Any) -> None:
-            original(all_gather_result, fsdp_params, group)
-            for parameter in fsdp_params:
-                (output,) = parameter.all_gather_outputs
-                if parameter in first:
-                    patch.reached()
-                    output.data.copy_(first[parameter])
-                first.setdefault(parameter, output.detach().clone())
-
-        return copy_out
-
-    target = f"{_FSDP}._fsdp_param_group:foreach_all_gather_copy_out"
-    patch.replace(target, make, parameters=("all_gather_result", "fsdp_params", "group"))
+    @patch.around(
+        f"{_FSDP}._fsdp_param_group:foreach_all_gather_copy_out",
+        parameters=("all_gather_result", "fsdp_params", "group"),
+    )
+    def copy_out(original: Any, all_gather_result: Any, fsdp_params: Any, group: Any) -> None:
+        original(all_gather_result, fsdp_params, group)
+        for parameter in fsdp_params:
+            (output,) = parameter.all_gather_outputs
+            if parameter in first:
+                patch.reached()
+                output.data.copy_(first[parameter])
+            first.setdefault(parameter, output.detach().clone())
 
 
 @fault(
@@ -92,17 +87,14 @@ def unshard_handle_does_not_wait(patch: Patch) -> None:
     ranks="all",
 )
 def keyword_inputs_do_not_gather(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def pre_forward(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
-            if args:
-                return original(self, module, args, kwargs)
-            patch.reached()
-            return args, kwargs
-
-        return pre_forward
-
-    target = f"{_FSDP}._fsdp_param_group:FSDPParamGroup.pre_forward"
-    patch.replace(target, make, parameters=("self", "module", "args", "kwargs"))
+    @patch.around(
+        f"{_FSDP}._fsdp_param_group:FSDPParamGroup.pre_forward", parameters=("self", "module", "args", "kwargs")
+    )
+    def pre_forward(original: Any, self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        if args:
+            return original(self, module, args, kwargs)
+        patch.reached()
+        return args, kwargs
 
 
 @fault(
@@ -114,16 +106,12 @@ def keyword_inputs_do_not_gather(patch: Patch) -> None:
     ranks="all",
 )
 def reshard_before_user_hooks(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def init(self: Any, modules: Any, *args: Any) -> None:
-            original(self, modules, *args)
-            patch.reached()
-            self._post_forward_hook_handle.remove()
-            self._post_forward_hook_handle = modules[0].register_forward_hook(self._post_forward, prepend=True)
-
-        return init
-
-    patch.replace(f"{_FSDP}._fsdp_state:FSDPState.init", make, parameters=("self", "modules"))
+    @patch.around(f"{_FSDP}._fsdp_state:FSDPState.init", parameters=("self", "modules"))
+    def init(original: Any, self: Any, modules: Any, *args: Any) -> None:
+        original(self, modules, *args)
+        patch.reached()
+        self._post_forward_hook_handle.remove()
+        self._post_forward_hook_handle = modules[0].register_forward_hook(self._post_forward, prepend=True)
 
 
 @fault(
@@ -136,14 +124,12 @@ def reshard_before_user_hooks(patch: Patch) -> None:
     watchdog=5,
 )
 def gather_skipped_on_one_rank(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def all_gather(*args: Any, **kwargs: Any) -> None:
-            patch.reached()
-
-        return all_gather
-
-    target = f"{_FSDP}._fsdp_collectives:DefaultAllGather.__call__"
-    patch.replace(target, make, parameters=("self", "output_tensor", "input_tensor", "group", "async_op"))
+    @patch.around(
+        f"{_FSDP}._fsdp_collectives:DefaultAllGather.__call__",
+        parameters=("self", "output_tensor", "input_tensor", "group", "async_op"),
+    )
+    def all_gather(_: Any, *args: Any, **kwargs: Any) -> None:
+        patch.reached()
 
 
 @fault(
@@ -155,11 +141,7 @@ def gather_skipped_on_one_rank(patch: Patch) -> None:
     ranks="all",
 )
 def flags_not_checked(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def flag(name: str, value: Any) -> Any:
-            patch.reached()
-            return value
-
-        return flag
-
-    patch.replace(f"{_OURS}.module:_flag", make, parameters=("name", "value"))
+    @patch.around(f"{_OURS}.module:_flag", parameters=("name", "value"))
+    def flag(_: Any, name: str, value: Any) -> Any:
+        patch.reached()
+        return value

@@ -33,16 +33,12 @@ _FOREACH_REDUCE = (
 def _change_reduction(patch: Patch, change: Any) -> None:
     """Has `change` alter the list of foreach_reduce's arguments where it says True."""
 
-    def make(original: Any) -> Any:
-        def foreach_reduce(*args: Any) -> Any:
-            args = list(args)
-            if change(args):
-                patch.reached()
-            return original(*args)
-
-        return foreach_reduce
-
-    patch.replace(f"{_FSDP}._fsdp_param_group:foreach_reduce", make, parameters=_FOREACH_REDUCE)
+    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
+    def foreach_reduce(original: Any, *args: Any) -> Any:
+        args = list(args)
+        if change(args):
+            patch.reached()
+        return original(*args)
 
 
 @fault(
@@ -54,15 +50,13 @@ def _change_reduction(patch: Patch, change: Any) -> None:
     ranks="all",
 )
 def gradients_summed_not_averaged(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def factors(*args: Any) -> Any:
-            patch.reached()
-            return None, None, dist.ReduceOp.SUM, dist.ReduceOp.SUM
-
-        return factors
-
-    target = f"{_FSDP}._fsdp_collectives:_get_gradient_divide_factors"
-    patch.replace(target, make, parameters=("reduce_scatter_group", "all_reduce_group", "reduce_dtype"))
+    @patch.around(
+        f"{_FSDP}._fsdp_collectives:_get_gradient_divide_factors",
+        parameters=("reduce_scatter_group", "all_reduce_group", "reduce_dtype"),
+    )
+    def factors(_: Any, *args: Any) -> Any:
+        patch.reached()
+        return None, None, dist.ReduceOp.SUM, dist.ReduceOp.SUM
 
 
 @fault(
@@ -74,15 +68,10 @@ def gradients_summed_not_averaged(patch: Patch) -> None:
     ranks="all",
 )
 def reduce_op_not_read(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def write_only(self: Any, reduce_op_type: str, recurse: bool = True) -> None:
-            patch.reached()
-            self.reduce_op_type = reduce_op_type
-
-        return write_only
-
-    target = f"{_OURS}.module:HSDPModule.set_reduce_op_type"
-    patch.replace(target, make, parameters=("self", "reduce_op_type", "recurse"))
+    @patch.around(f"{_OURS}.module:HSDPModule.set_reduce_op_type", parameters=("self", "reduce_op_type", "recurse"))
+    def write_only(_: Any, self: Any, reduce_op_type: str, recurse: bool = True) -> None:
+        patch.reached()
+        self.reduce_op_type = reduce_op_type
 
 
 @fault(
@@ -94,18 +83,13 @@ def reduce_op_not_read(patch: Patch) -> None:
     ranks="all",
 )
 def reduce_op_set_once(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def set_reduce_op_type(self: Any, reduce_op_type: str, recurse: bool = True) -> None:
-            if "sum" in vars(self).get("ops_set", ()):
-                patch.reached()
-                return
-            self.ops_set = (*vars(self).get("ops_set", ()), reduce_op_type)
-            original(self, reduce_op_type, recurse)
-
-        return set_reduce_op_type
-
-    target = f"{_OURS}.module:HSDPModule.set_reduce_op_type"
-    patch.replace(target, make, parameters=("self", "reduce_op_type", "recurse"))
+    @patch.around(f"{_OURS}.module:HSDPModule.set_reduce_op_type", parameters=("self", "reduce_op_type", "recurse"))
+    def set_reduce_op_type(original: Any, self: Any, reduce_op_type: str, recurse: bool = True) -> None:
+        if "sum" in vars(self).get("ops_set", ()):
+            patch.reached()
+            return
+        self.ops_set = (*vars(self).get("ops_set", ()), reduce_op_type)
+        original(self, reduce_op_type, recurse)
 
 
 @fault(
@@ -151,16 +135,13 @@ def held_back_gradients_lost(patch: Patch) -> None:
     ranks="all",
 )
 def all_reduce_recurses_always(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def set_requires_all_reduce(self: Any, requires_all_reduce: bool, *, recurse: bool = True) -> None:
-            if not recurse:
-                patch.reached()
-            original(self, requires_all_reduce, recurse=True)
-
-        return set_requires_all_reduce
-
-    target = f"{_OURS}.module:HSDPModule.set_requires_all_reduce"
-    patch.replace(target, make, parameters=("self", "requires_all_reduce", "recurse"))
+    @patch.around(
+        f"{_OURS}.module:HSDPModule.set_requires_all_reduce", parameters=("self", "requires_all_reduce", "recurse")
+    )
+    def set_requires_all_reduce(original: Any, self: Any, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        if not recurse:
+            patch.reached()
+        original(self, requires_all_reduce, recurse=True)
 
 
 @fault(
@@ -215,16 +196,12 @@ def ignored_gradients_reduced(patch: Patch) -> None:
         patch.reached()
         dist.all_reduce(parameter.grad)
 
-    def make(original: Any) -> Any:
-        def fully_shard(module: Any, **options: Any) -> Any:
-            for parameter in (options.get("ignored_params") or set()) - hooked:
-                hooked.add(parameter)
-                parameter.register_post_accumulate_grad_hook(reduce)
-            return original(module, **options)
-
-        return fully_shard
-
-    patch.replace(f"{_OURS}:fully_shard", make, parameters=("module",))
+    @patch.around(f"{_OURS}:fully_shard", parameters=("module",))
+    def fully_shard(original: Any, module: Any, **options: Any) -> Any:
+        for parameter in (options.get("ignored_params") or set()) - hooked:
+            hooked.add(parameter)
+            parameter.register_post_accumulate_grad_hook(reduce)
+        return original(module, **options)
 
 
 @fault(
@@ -235,18 +212,14 @@ def ignored_gradients_reduced(patch: Patch) -> None:
     must_fail=["FSDP-L1-08", "FS-2-01"],
 )
 def fused_gradients_shifted(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def foreach_reduce(fsdp_params: Any, *args: Any) -> Any:
-            reduced = original(fsdp_params, *args)
-            if len(fsdp_params) > 1:
-                patch.reached()
-                local = fsdp_params[1].sharded_param.grad._local_tensor
-                local.copy_(local.roll(1))
-            return reduced
-
-        return foreach_reduce
-
-    patch.replace(f"{_FSDP}._fsdp_param_group:foreach_reduce", make, parameters=_FOREACH_REDUCE)
+    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
+    def foreach_reduce(original: Any, fsdp_params: Any, *args: Any) -> Any:
+        reduced = original(fsdp_params, *args)
+        if len(fsdp_params) > 1:
+            patch.reached()
+            local = fsdp_params[1].sharded_param.grad._local_tensor
+            local.copy_(local.roll(1))
+        return reduced
 
 
 @fault(
@@ -270,15 +243,11 @@ def zero_grad_keeps_pending(patch: Patch) -> None:
     ranks="all",
 )
 def zero_grad_zeroes_parameters(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def drop(parameter: Any, set_to_none: bool) -> None:
-            original(parameter, set_to_none)
-            patch.reached()
-            parameter.sharded_param.data.zero_()
-
-        return drop
-
-    patch.replace(f"{_OURS}.module:_drop_gradients", make, parameters=("parameter", "set_to_none"))
+    @patch.around(f"{_OURS}.module:_drop_gradients", parameters=("parameter", "set_to_none"))
+    def drop(original: Any, parameter: Any, set_to_none: bool) -> None:
+        original(parameter, set_to_none)
+        patch.reached()
+        parameter.sharded_param.data.zero_()
 
 
 @fault(
@@ -289,16 +258,14 @@ def zero_grad_zeroes_parameters(patch: Patch) -> None:
     must_fail=["FS-2-01"],
 )
 def gradient_rows_cut_by_floor(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def copy_in(unsharded_grads: Any, reduce_scatter_input: Any, world_size: int) -> None:
-            for grad in unsharded_grads:
-                if grad.size(0) % world_size:
-                    patch.reached()
-                    # The rows after the floor cut move to the next rank's part.
-                    grad.copy_(grad.roll(grad.size(0) // world_size - -(-grad.size(0) // world_size), dims=0))
-            original(unsharded_grads, reduce_scatter_input, world_size)
-
-        return copy_in
-
-    target = f"{_FSDP}._fsdp_collectives:foreach_reduce_scatter_copy_in"
-    patch.replace(target, make, parameters=("unsharded_grads", "reduce_scatter_input", "world_size"))
+    @patch.around(
+        f"{_FSDP}._fsdp_collectives:foreach_reduce_scatter_copy_in",
+        parameters=("unsharded_grads", "reduce_scatter_input", "world_size"),
+    )
+    def copy_in(original: Any, unsharded_grads: Any, reduce_scatter_input: Any, world_size: int) -> None:
+        for grad in unsharded_grads:
+            if grad.size(0) % world_size:
+                patch.reached()
+                # The rows after the floor cut move to the next rank's part.
+                grad.copy_(grad.roll(grad.size(0) // world_size - -(-grad.size(0) // world_size), dims=0))
+        original(unsharded_grads, reduce_scatter_input, world_size)

@@ -19,15 +19,11 @@ _OURS = "hyper_parallel_tests.engines.torch_native.init_weights"
     must_fail=["IW-0-01"],
 )
 def buffers_deferred_unasked(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def init_on_device(device: Any, include_buffers: bool = False) -> Any:
-            if not include_buffers:
-                patch.reached()
-            return original(device, True)
-
-        return init_on_device
-
-    patch.replace(f"{_OURS}:init_on_device", make, parameters=("device", "include_buffers"))
+    @patch.around(f"{_OURS}:init_on_device", parameters=("device", "include_buffers"))
+    def init_on_device(original: Any, device: Any, include_buffers: bool = False) -> Any:
+        if not include_buffers:
+            patch.reached()
+        return original(device, True)
 
 
 @fault(
@@ -39,15 +35,11 @@ def buffers_deferred_unasked(patch: Patch) -> None:
     ranks="all",
 )
 def include_buffers_not_read(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def init_on_device(device: Any, include_buffers: bool = False) -> Any:
-            if include_buffers:
-                patch.reached()
-            return original(device, False)
-
-        return init_on_device
-
-    patch.replace(f"{_OURS}:init_on_device", make, parameters=("device", "include_buffers"))
+    @patch.around(f"{_OURS}:init_on_device", parameters=("device", "include_buffers"))
+    def init_on_device(original: Any, device: Any, include_buffers: bool = False) -> Any:
+        if include_buffers:
+            patch.reached()
+        return original(device, False)
 
 
 @fault(
@@ -58,14 +50,10 @@ def include_buffers_not_read(patch: Patch) -> None:
     must_fail=["IW-0-01"],
 )
 def requires_grad_lost(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def in_the_manner_of(tensor: Any, values: Any) -> Any:
-            patch.reached()
-            return torch.nn.Parameter(values) if isinstance(tensor, torch.nn.Parameter) else values
-
-        return in_the_manner_of
-
-    patch.replace(f"{_OURS}:_in_the_manner_of", make, parameters=("tensor", "values"))
+    @patch.around(f"{_OURS}:_in_the_manner_of", parameters=("tensor", "values"))
+    def in_the_manner_of(_: Any, tensor: Any, values: Any) -> Any:
+        patch.reached()
+        return torch.nn.Parameter(values) if isinstance(tensor, torch.nn.Parameter) else values
 
 
 @fault(
@@ -76,14 +64,10 @@ def requires_grad_lost(patch: Patch) -> None:
     must_fail=["IW-0-01"],
 )
 def shared_parameter_deferred_twice(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def move(tensor: Any, device: Any, moved: Any) -> Any:
-            patch.reached()
-            return original(tensor, device, {})
-
-        return move
-
-    patch.replace(f"{_OURS}:_move", make, parameters=("tensor", "device", "moved"))
+    @patch.around(f"{_OURS}:_move", parameters=("tensor", "device", "moved"))
+    def move(original: Any, tensor: Any, device: Any, moved: Any) -> Any:
+        patch.reached()
+        return original(tensor, device, {})
 
 
 @fault(
@@ -94,14 +78,10 @@ def shared_parameter_deferred_twice(patch: Patch) -> None:
     must_fail=["IW-0-01"],
 )
 def parents_first(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def children_last(module: Any) -> Any:
-            patch.reached()
-            return module.modules()
-
-        return children_last
-
-    patch.replace(f"{_OURS}:_children_first", make, parameters=("module",))
+    @patch.around(f"{_OURS}:_children_first", parameters=("module",))
+    def children_last(_: Any, module: Any) -> Any:
+        patch.reached()
+        return module.modules()
 
 
 @fault(
@@ -113,14 +93,10 @@ def parents_first(patch: Patch) -> None:
     ranks="all",
 )
 def second_module_overwrites_shared_values(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def draw(owner: Any, waiting: Any) -> None:
-            patch.reached()
-            original(owner, set(waiting))
-
-        return draw
-
-    patch.replace(f"{_OURS}:_draw", make, parameters=("owner", "waiting"))
+    @patch.around(f"{_OURS}:_draw", parameters=("owner", "waiting"))
+    def draw(original: Any, owner: Any, waiting: Any) -> None:
+        patch.reached()
+        original(owner, set(waiting))
 
 
 @fault(
@@ -132,14 +108,10 @@ def second_module_overwrites_shared_values(patch: Patch) -> None:
     ranks="all",
 )
 def loaded_values_drawn_again(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def draw(owner: Any, waiting: Any) -> None:
-            patch.reached()
-            original(owner, waiting | {*owner.parameters(recurse=False), *owner.buffers(recurse=False)})
-
-        return draw
-
-    patch.replace(f"{_OURS}:_draw", make, parameters=("owner", "waiting"))
+    @patch.around(f"{_OURS}:_draw", parameters=("owner", "waiting"))
+    def draw(original: Any, owner: Any, waiting: Any) -> None:
+        patch.reached()
+        original(owner, waiting | {*owner.parameters(recurse=False), *owner.buffers(recurse=False)})
 
 
 @fault(
@@ -151,11 +123,7 @@ def loaded_values_drawn_again(patch: Patch) -> None:
     ranks="all",
 )
 def nothing_deferred(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def move(tensor: Any, device: Any, moved: Any) -> Any:
-            patch.reached()
-            return tensor
-
-        return move
-
-    patch.replace(f"{_OURS}:_move", make, parameters=("tensor", "device", "moved"))
+    @patch.around(f"{_OURS}:_move", parameters=("tensor", "device", "moved"))
+    def move(_: Any, tensor: Any, device: Any, moved: Any) -> Any:
+        patch.reached()
+        return tensor

@@ -21,18 +21,14 @@ _OURS = "hyper_parallel_tests.engines.torch_native.init_weights"
     ranks="all",
 )
 def whole_tensor_kept_alive(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def keep_part(tensor: Any, whole: Any) -> None:
-            if not isinstance(tensor, DTensor):
-                original(tensor, whole)
-                return
-            patch.reached()
-            shape, offset = compute_local_shape_and_global_offset(whole.shape, tensor.device_mesh, tensor.placements)
-            tensor._local_tensor = whole.detach()[tuple(map(_span, offset, shape))]
-
-        return keep_part
-
-    patch.replace(f"{_OURS}:_keep_part", make, parameters=("tensor", "whole"))
+    @patch.around(f"{_OURS}:_keep_part", parameters=("tensor", "whole"))
+    def keep_part(original: Any, tensor: Any, whole: Any) -> None:
+        if not isinstance(tensor, DTensor):
+            original(tensor, whole)
+            return
+        patch.reached()
+        shape, offset = compute_local_shape_and_global_offset(whole.shape, tensor.device_mesh, tensor.placements)
+        tensor._local_tensor = whole.detach()[tuple(map(_span, offset, shape))]
 
 
 def _span(start: int, length: int) -> slice:
@@ -48,17 +44,13 @@ def _span(start: int, length: int) -> slice:
     ranks="all",
 )
 def hooks_dropped(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def draw(owner: Any, waiting: Any) -> None:
-            original(owner, waiting)
-            for hooks in (owner._forward_pre_hooks, owner._forward_hooks):
-                for key in [key for key, hook in hooks.items() if not hook.__module__.startswith("torch.")]:
-                    patch.reached()
-                    del hooks[key]
-
-        return draw
-
-    patch.replace(f"{_OURS}:_draw", make, parameters=("owner", "waiting"))
+    @patch.around(f"{_OURS}:_draw", parameters=("owner", "waiting"))
+    def draw(original: Any, owner: Any, waiting: Any) -> None:
+        original(owner, waiting)
+        for hooks in (owner._forward_pre_hooks, owner._forward_hooks):
+            for key in [key for key, hook in hooks.items() if not hook.__module__.startswith("torch.")]:
+                patch.reached()
+                del hooks[key]
 
 
 @fault(
@@ -70,17 +62,13 @@ def hooks_dropped(patch: Patch) -> None:
     ranks="all",
 )
 def buffers_emptied(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def draw(owner: Any, waiting: Any) -> None:
-            for buffer in owner.buffers(recurse=False):
-                if buffer not in waiting:
-                    patch.reached()
-                    buffer.zero_()
-            original(owner, waiting)
-
-        return draw
-
-    patch.replace(f"{_OURS}:_draw", make, parameters=("owner", "waiting"))
+    @patch.around(f"{_OURS}:_draw", parameters=("owner", "waiting"))
+    def draw(original: Any, owner: Any, waiting: Any) -> None:
+        for buffer in owner.buffers(recurse=False):
+            if buffer not in waiting:
+                patch.reached()
+                buffer.zero_()
+        original(owner, waiting)
 
 
 @fault(
@@ -92,18 +80,14 @@ def buffers_emptied(patch: Patch) -> None:
     ranks="all",
 )
 def deferred_buffers_not_computed(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def draw(owner: Any, waiting: Any) -> None:
-            for buffer in owner.buffers(recurse=False):
-                if buffer in waiting:
-                    patch.reached()
-                    waiting.remove(buffer)
-                    buffer.zero_()
-            original(owner, waiting)
-
-        return draw
-
-    patch.replace(f"{_OURS}:_draw", make, parameters=("owner", "waiting"))
+    @patch.around(f"{_OURS}:_draw", parameters=("owner", "waiting"))
+    def draw(original: Any, owner: Any, waiting: Any) -> None:
+        for buffer in owner.buffers(recurse=False):
+            if buffer in waiting:
+                patch.reached()
+                waiting.remove(buffer)
+                buffer.zero_()
+        original(owner, waiting)
 
 
 @fault(
@@ -127,18 +111,14 @@ def meta_parameters_not_noticed(patch: Patch) -> None:
     must_fail=["IW-2-01"],
 )
 def first_part_on_every_rank(patch: Patch) -> None:
-    def make(_: Any) -> Any:
-        def distribute(whole: Any, mesh: Any, placements: Any, src_data_rank: Any = None) -> Any:
-            patch.reached()
-            part = whole
-            for axis, placement in enumerate(placements):
-                if hasattr(placement, "dim"):
-                    part = part.chunk(mesh.size(axis), placement.dim)[0]
-            return DTensor.from_local(part, mesh, placements, run_check=False)
-
-        return distribute
-
-    patch.replace(f"{_OURS}:distribute_tensor", make, parameters=("tensor", "device_mesh", "placements"))
+    @patch.around(f"{_OURS}:distribute_tensor", parameters=("tensor", "device_mesh", "placements"))
+    def distribute(_: Any, whole: Any, mesh: Any, placements: Any, src_data_rank: Any = None) -> Any:
+        patch.reached()
+        part = whole
+        for axis, placement in enumerate(placements):
+            if hasattr(placement, "dim"):
+                part = part.chunk(mesh.size(axis), placement.dim)[0]
+        return DTensor.from_local(part, mesh, placements, run_check=False)
 
 
 @fault(
@@ -149,14 +129,10 @@ def first_part_on_every_rank(patch: Patch) -> None:
     must_fail=["IW-2-01"],
 )
 def ranks_draw_apart(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def random_numbers_of(stage_index: int) -> Any:
-            patch.reached()
-            return original(stage_index + patch.rank)
-
-        return random_numbers_of
-
-    patch.replace(f"{_OURS}:_random_numbers_of", make)
+    @patch.around(f"{_OURS}:_random_numbers_of")
+    def random_numbers_of(original: Any, stage_index: int) -> Any:
+        patch.reached()
+        return original(stage_index + patch.rank)
 
 
 @fault(
@@ -168,12 +144,8 @@ def ranks_draw_apart(patch: Patch) -> None:
     ranks="all",
 )
 def state_dict_copied_into_nothing(patch: Patch) -> None:
-    def make(original: Any) -> Any:
-        def load_state_dict(self: Any, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-            if assign:
-                patch.reached()
-            return original(self, state_dict, strict)
-
-        return load_state_dict
-
-    patch.replace("torch.nn:Module.load_state_dict", make, parameters=("self", "state_dict", "strict", "assign"))
+    @patch.around("torch.nn:Module.load_state_dict", parameters=("self", "state_dict", "strict", "assign"))
+    def load_state_dict(original: Any, self: Any, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        if assign:
+            patch.reached()
+        return original(self, state_dict, strict)
