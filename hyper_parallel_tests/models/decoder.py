@@ -70,14 +70,26 @@ class Decoder(nn.Module):
         if shape.tied:
             self.output.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """`positions` (seq,) are the tokens' places in the row, 0, 1, ... unless given."""
-        if positions is None:
-            positions = torch.arange(tokens.shape[-1], device=tokens.device)
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, prefix: Tensor | None = None) -> Tensor:
+        """Logits of the tokens.
+
+        Args:
+            tokens: (batch, seq), int64.
+            positions: places in the row, 0, 1, ... unless given; (seq,), or (prefix + seq,) with a prefix.
+            prefix: (batch, prefix, hidden) that stands before the tokens, such as an image's; it gets no logits.
+        """
+        return self.output(self.states(tokens, positions, prefix))
+
+    def states(self, tokens: Tensor, positions: Tensor | None = None, prefix: Tensor | None = None) -> Tensor:
+        """What the output layer reads, (batch, seq, hidden); arguments as in `forward`."""
         hidden = self.embedding(tokens)
+        if prefix is not None:
+            hidden = torch.cat((prefix, hidden), dim=1)
+        if positions is None:
+            positions = torch.arange(hidden.shape[1], device=tokens.device)
         for block in self.blocks:
             hidden = block(hidden, positions)
-        return self.output(self.norm(hidden))
+        return self.norm(hidden[:, -tokens.shape[1] :])
 
 
 class Block(nn.Module):

@@ -96,6 +96,15 @@ def test_positions_may_be_given():
     assert_differs(model(tokens, spread), model(tokens), ROW)
 
 
+def test_a_prefix_stands_before_the_tokens():
+    """Embedded tokens given as a prefix are as good as the tokens themselves, and get no logits."""
+    model, tokens = decoder(), decoder_batch(0).inputs
+    whole = model(tokens)
+    split = model(tokens[:, 6:], prefix=model.embedding(tokens[:, :6]))
+    assert split.shape == whole[:, 6:].shape
+    assert_close(split, whole[:, 6:], ROW)
+
+
 def test_targets_are_the_tokens_that_follow():
     """Each target is the next input."""
     batch = decoder_batch(0)

@@ -6,15 +6,23 @@ import pytest
 import torch
 from torch import nn
 
+from hyper_parallel_tests.models.chunked_cross_entropy import chunked_decoder
 from hyper_parallel_tests.models.decoder import DecoderShape, decoder, decoder_batch
 from hyper_parallel_tests.models.mlp import mlp, mlp_batch
+from hyper_parallel_tests.models.multimodal import multimodal, multimodal_batch
 from hyper_parallel_tests.models.seeding import Batch, generator, initialise
+from hyper_parallel_tests.models.vit import vit, vit_batch
 
 MAKE = {
     "mlp": lambda seed: dict(mlp(seed=seed).state_dict()),
     "decoder": lambda seed: dict(decoder(seed=seed).state_dict()),
+    "chunked_decoder": lambda seed: dict(chunked_decoder(seed=seed).state_dict()),
+    "vit": lambda seed: dict(vit(seed=seed).state_dict()),
+    "multimodal": lambda seed: dict(multimodal(seed=seed).state_dict()),
     "mlp_batch": lambda seed: mlp_batch(seed)._asdict(),
     "decoder_batch": lambda seed: decoder_batch(seed)._asdict(),
+    "vit_batch": lambda seed: vit_batch(seed)._asdict(),
+    "multimodal_batch": lambda seed: multimodal_batch(seed)._asdict(),
 }
 
 
@@ -52,6 +60,7 @@ def test_a_part_starts_as_in_the_whole():
 def test_no_value_hides_an_error():
     """No bias is zero, no norm's weight is one, no two parameters of one shape are equal."""
     params = dict(decoder(DecoderShape(tied=False)).named_parameters()) | dict(mlp().named_parameters())
+    params |= dict(vit().named_parameters())
     for name, param in params.items():
         assert not (param == (1 if "norm" in name else 0)).any(), name
     names = list(params)

@@ -10,6 +10,7 @@ from hyper_parallel_tests.domains.fully_shard.reference import part
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
     gradients,
+    group_bytes,
     loss,
     mine,
     network,
@@ -17,7 +18,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_gradients,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, assert_differs, contract, trace
 
 either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
@@ -57,7 +58,7 @@ def test_set_requires_all_reduce(engine, world, ledger, comm_fusion):
     assert gradients(engine, model) == {}
     first, second = on_both_replicas(world, pending_gradients(engine, model))
     assert set(first) == {name for name, _ in network(world).named_parameters()}
-    assert not [name for name in first if torch.equal(first[name], second[name])]
+    assert_differs(first, second, ledger["hsdp_replicas_fp32"], what="held back gradients of the two replicas")
 
     model.zero_grad()
     model.set_requires_all_reduce(True)
@@ -105,3 +106,35 @@ def test_set_requires_all_reduce_takes_only_flags(engine, world):
     """Anything but a bool is refused."""
     with pytest.raises(ValueError, match="requires_all_reduce"):
         hybrid_network(engine, world).set_requires_all_reduce("off")
+
+
+def messages(engine, world, model) -> tuple[list[str], list[str]]:
+    """What one gather and one reduction of every group send, as the trace words it."""
+    mesh, sizes = hybrid_mesh(world), group_bytes(engine, model).values()
+    shard, replicate = (tuple(dist.get_process_group_ranks(mesh.get_group(dim))) for dim in ("shard", "replicate"))
+    scattered = [f"reduce_scatter avg float32 {2 * size}B over {shard}" for size in sizes]
+    reduced = [f"all_reduce avg float32 {size}B over {replicate}" for size in sizes]
+    return [f"all_gather float32 {size}B over {shard}" for size in sizes], scattered + reduced
+
+
+@contract("FS-1-07")
+@pytest.mark.parametrize("kept", [False, True], ids=["resharded", "kept_full"])
+@either_fusion
+def test_sync_off_then_on_sends_exactly_this_over_replicas(engine, world, ledger, comm_fusion, kept):
+    """Off, passes only gather what is not there; on, each group is reduced over shards, then over replicas, once."""
+    model = hybrid_network(engine, world, comm_fusion=comm_fusion)
+    model.set_reshard_after_forward(not kept)
+    model.set_reshard_after_backward(not kept)
+    gathered, reduced = messages(engine, world, model)
+    batches = [batch(world, seed=step) for step in range(3)]
+    for rows in batches:
+        first, last = rows is batches[0], rows is batches[-1]
+        model.set_requires_gradient_sync(last)
+        with trace.collectives() as forward:
+            value = loss(model, mine(world, rows))
+        with trace.collectives() as backward:
+            value.backward()
+        assert sorted(forward.lines()) == sorted([] if kept and not first else gathered)
+        assert sorted(backward.lines()) == sorted(([] if kept else gathered) + (reduced if last else []))
+    expected = on_this_shard(world, single_card_gradients(world, *batches))
+    assert_close(gradients(engine, model), expected, ledger["hsdp_2d_fp32"], what="accumulated gradients")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import pytest
 from torch import nn
 
 from hyper_parallel_tests.domains.fully_shard.reference import part
@@ -17,7 +17,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_gradients,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, assert_differs, contract, trace
 
 BIASES = ["layers.0.bias", "layers.1.bias", "layers.2.bias"]
 
@@ -28,7 +28,8 @@ def test_ignored_params(engine, world, ledger):
     model = network(world)
     ignored, shape = model.layers[0].weight, model.layers[0].weight.shape
     wrap(engine, model, model.layers, world.mesh(dp=world.size), ignored_params={ignored})
-    loss(model, mine(world, batch(world))).backward()
+    with trace.collectives() as sent:
+        loss(model, mine(world, batch(world))).backward()
 
     assert model.layers[0].weight is ignored
     assert type(ignored) is nn.Parameter
@@ -37,7 +38,9 @@ def test_ignored_params(engine, world, ledger):
     assert_close(ignored.grad, own, ledger["fsdp_1d_fp32"], what="gradient of the ignored parameter")
 
     expected = single_card_gradients(world, batch(world))
-    assert not torch.equal(own, expected.pop("layers.0.weight"))
+    averaged = expected.pop("layers.0.weight")
+    assert_differs(ignored.grad, averaged, ledger["fsdp_1d_fp32"], what="gradient of the ignored parameter")
+    assert len(sent.of("reduce_scatter")) == len(expected)
     assert_close(gradients(engine, model), parts(world, expected), ledger["fsdp_1d_fp32"], what="all others")
 
 
@@ -77,9 +80,10 @@ def test_custom_shard_placement_fn_replicates(engine, world, ledger):
 
 
 @contract("FSDP-L1-07")
-def test_replicate_params_equal_a_placement_function(engine, world, ledger):
+@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+def test_replicate_params_equal_a_placement_function(engine, world, ledger, comm_fusion):
     """replicate_params places a parameter as Replicate from shard_placement_fn does, fused or not."""
     model = network(world)
     biases = {layer.bias for layer in model.layers}
-    wrap(engine, model, model.layers, world.mesh(dp=world.size), replicate_params=biases, comm_fusion=True)
+    wrap(engine, model, model.layers, world.mesh(dp=world.size), replicate_params=biases, comm_fusion=comm_fusion)
     assert_biases_are_replicated(engine, world, ledger, model)

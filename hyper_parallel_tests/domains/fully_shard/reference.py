@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
 
 def part(full: torch.Tensor, *, dim: int | None, index: int, count: int) -> torch.Tensor:
@@ -16,3 +18,12 @@ def part(full: torch.Tensor, *, dim: int | None, index: int, count: int) -> torc
     longest = -(-size // count)
     start = min(index * longest, size)
     return full.detach().narrow(dim, start, min(longest, size - start))
+
+
+def cast_forward(model: nn.Module, inputs: Tensor, param_dtype: torch.dtype, output_dtype: torch.dtype) -> Tensor:
+    """The output of a model whose parameters and inputs are cast to ``param_dtype`` and outputs to another dtype.
+
+    Backward casts the gradients back to the dtype that the parameters are stored in.
+    """
+    parameters = {name: parameter.to(param_dtype) for name, parameter in model.named_parameters()}
+    return functional_call(model, parameters, inputs.to(param_dtype)).to(output_dtype)

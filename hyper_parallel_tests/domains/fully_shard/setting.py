@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
@@ -93,3 +94,12 @@ def full_now(engine: Any, model: nn.Module) -> set[str]:
 def numels(tensors: dict[str, Tensor]) -> dict[str, int]:
     """Number of elements by name."""
     return {name: tensor.numel() for name, tensor in tensors.items()}
+
+
+def group_bytes(engine: Any, model: nn.Module) -> dict[tuple[str, int], int]:
+    """Bytes that this rank puts into one gather of each communication group, by (unit, group)."""
+    sizes: dict[tuple[str, int], int] = {}
+    for one in engine.managed_parameters(model):
+        group = (one.unit, one.group)
+        sizes[group] = sizes.get(group, 0) + one.shard.element_size() * prod(one.padded_shape)
+    return sizes

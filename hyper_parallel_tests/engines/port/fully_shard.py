@@ -29,7 +29,7 @@ class ManagedParameter:
             replicated parameter.
         padded_shape: shape of the shard in collectives, the same on every rank of the shard group.
         resident: what the module has registered now: the shard, or the full tensor while it is unsharded.
-        grad: what the optimizer reads, shaped like ``shard``; None while there is no finished gradient.
+        grad: what the optimizer reads, of ``shard``'s shape and dtype; None while there is no finished gradient.
         pending_grad: gradient accumulated but not wholly reduced: of ``full_shape`` before any reduction,
             shaped like ``shard`` once it only lacks the all-reduce over the replicas.
     """
@@ -90,11 +90,29 @@ class HSDPModuleMembers(Protocol):
             ValueError: neither "sum" nor "avg".
         """
 
+    def set_gradient_scaling_factor(self, factor: float | torch.Tensor | None) -> None:
+        """Multiplies what a reduction yields, in the whole tree and on top of the reduce op; None: nothing.
+
+        A tensor of one element is read at each reduction, so its value may change between steps.
+
+        Raises:
+            ValueError: not a number, a tensor of one element or None.
+        """
+
     def set_modules_to_forward_prefetch(self, modules: Sequence[nn.Module]) -> None:
-        """Modules to gather while this one computes forward. ValueError if one is not wrapped."""
+        """Modules to gather before this one computes forward, in this order; an empty list ends it.
+
+        Raises:
+            ValueError: not a list or tuple, or one of it is not wrapped.
+        """
 
     def set_modules_to_backward_prefetch(self, modules: Sequence[nn.Module]) -> None:
-        """Modules to gather while this one computes backward. ValueError if one is not wrapped."""
+        """Modules to gather before this one computes backward, in this order; an empty list leaves the choice
+        to the engine.
+
+        Raises:
+            ValueError: not a list or tuple, or one of it is not wrapped.
+        """
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Whether the next backward finishes the step; False keeps reductions in flight after it."""
@@ -112,6 +130,14 @@ class HSDPModuleMembers(Protocol):
         Ends an asynchronous unshard that was not waited for: whatever gathers next, gathers anew.
         """
 
+    def reset_iter_state(self) -> None:
+        """Gets the tree ready for a new step after an exception ended a forward or backward half-way.
+
+        Called on the root. Full parameters are freed, gathers and reductions under way are ended. Gradients of
+        the failed step are lost or half there: ``zero_grad`` drops them, so call it too. Where it is left out,
+        later steps are right all the same or refused, never silently wrong.
+        """
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops every gradient of the tree, reduced or pending. Parameters are untouched."""
 
@@ -126,6 +152,14 @@ class FullyShard(Protocol):
     Order around ``module(...)``: pre-hooks registered with ``prepend=True`` after wrapping see shards; then
     the parameters are gathered; all other pre-hooks, the module's forward and forward hooks registered before
     wrapping see full parameters; then they are resharded; forward hooks registered after wrapping see shards.
+
+    Around backward: when a gradient reaches any of the module's outputs that need one, at whatever place in a
+    tuple, list, dict or dataclass, the parameters are gathered, once; when the gradients of its inputs are
+    there, or at the end of backward at the latest, its gradients are reduced and the parameters resharded.
+
+    ``module.forward(...)`` runs none of that. It computes with what is there: full parameters after
+    ``unshard``, which it leaves so; with shards it is an error that speaks of DTensors. Under ``no_grad``
+    ``module(...)`` gathers and reshards as ever.
     """
 
     HSDPModule: type[HSDPModuleMembers]

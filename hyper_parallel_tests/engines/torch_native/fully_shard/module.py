@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Real
 
+import torch
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
@@ -46,6 +48,14 @@ class HSDPModule(fsdp.FSDPModule):
             # which gloo cannot do.
             group.gradient_divide_factor = 1.0 if reduce_op_type == "sum" else None
             group.force_sum_reduction_for_comms = reduce_op_type == "sum"
+
+    def set_gradient_scaling_factor(self, factor: float | torch.Tensor | None) -> None:
+        """Multiplies what a reduction yields."""
+        _check_factor(factor)
+        for group in groups_of(self, recurse=True):
+            # The hook comes last, also after an all-reduce. FSDP2's divide factor would do, were it not applied
+            # twice to what is sharded over a single rank.
+            group._all_reduce_hook = None if factor is None else lambda reduced: reduced.mul_(factor)
 
     def set_modules_to_forward_prefetch(self, modules: Sequence[nn.Module]) -> None:
         """Modules to gather during this one's forward."""
@@ -97,6 +107,12 @@ def _drop_gradients(parameter: FSDPParam, set_to_none: bool) -> None:
         parameter.sharded_param.grad = None
     elif parameter.sharded_param.grad is not None:
         parameter.sharded_param.grad.zero_()
+
+
+def _check_factor(factor: float | torch.Tensor | None) -> None:
+    number = isinstance(factor, Real) and not isinstance(factor, bool)
+    if not (factor is None or number or (isinstance(factor, torch.Tensor) and factor.numel() == 1)):
+        raise ValueError(f"a gradient scaling factor is a number, a tensor of one element or None, got {factor!r}")
 
 
 def _flag(name: str, value: bool) -> bool:

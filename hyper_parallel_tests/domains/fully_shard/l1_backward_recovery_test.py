@@ -1,0 +1,108 @@
+"""A forward or a backward that an exception ends half-way, and the step after it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    batch,
+    full_now,
+    gradients,
+    loss,
+    mine,
+    network,
+    parts,
+    pending_gradients,
+    sharded_network,
+    shards,
+)
+from hyper_parallel_tests.harness import assert_close, contract, trace
+
+either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+each_layer = pytest.mark.parametrize("layer", [0, 1, 2], ids=["first_layer", "middle_layer", "last_layer"])
+
+
+class Interrupted(Exception):
+    """What ends a pass half-way, on all ranks alike."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+def interrupted_forward(model, rows, layer: int) -> None:
+    """A forward that ends inside one layer, which has its parameters by then."""
+    handle = model.layers[layer].register_forward_pre_hook(interrupt)
+    with pytest.raises(Interrupted):
+        model(rows.inputs)
+    handle.remove()
+
+
+def interrupted_backward(model, rows, layer: int) -> None:
+    """A backward that ends where the gradient reaches one layer's output."""
+
+    def end_here(_module, _inputs, output: torch.Tensor) -> None:
+        output.register_hook(interrupt)
+
+    handle = model.layers[layer].register_forward_hook(end_here)
+    value = loss(model, rows)
+    handle.remove()
+    with pytest.raises(Interrupted):
+        value.backward()
+
+
+def assert_next_steps_are_right(engine, world, ledger, model, messages: int) -> None:
+    """Two steps of training reduce as often as they should, and are the single card's."""
+    single = network(world)
+    ours, theirs = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, single))
+    for step in range(2):
+        rows = batch(world, seed=10 + step)
+        value, expected = loss(model, mine(world, rows)), loss(single, mine(world, rows))
+        assert_close(value, expected, ledger["fsdp_1d_fp32"], what=f"loss in step {step} after it")
+        with trace.collectives() as sent:
+            value.backward()
+        assert len(sent.of("reduce_scatter")) == messages
+        assert full_now(engine, model) == set()
+        assert pending_gradients(engine, model) == {}
+        loss(single, rows).backward()
+        whole = parts(world, {name: one.grad for name, one in single.named_parameters()})
+        assert_close(gradients(engine, model), whole, ledger["fsdp_1d_fp32"], what=f"gradients in step {step} after it")
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    updated = parts(world, dict(single.named_parameters()))
+    assert_close(shards(engine, model), updated, ledger["fsdp_1d_fp32"], what="parameters after them")
+
+
+@contract("FS-1-03")
+@either_fusion
+@each_layer
+@pytest.mark.parametrize("interrupted", [interrupted_forward, interrupted_backward], ids=["forward", "backward"])
+def test_training_goes_on_after_an_exception(engine, world, ledger, interrupted, layer, comm_fusion):
+    """After reset_iter_state and zero_grad nothing of an interrupted step is left, and the next ones are right."""
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    loss(model, mine(world, batch(world))).backward()
+    model.zero_grad()
+    interrupted(model, mine(world, batch(world, seed=1)), layer)
+    model.reset_iter_state()
+    model.zero_grad()
+    assert full_now(engine, model) == set()
+    assert gradients(engine, model) == {}
+    assert pending_gradients(engine, model) == {}
+    assert_next_steps_are_right(engine, world, ledger, model, messages=3 if comm_fusion else 6)
+
+
+@contract("FS-1-03")
+@pytest.mark.parametrize("interrupted", [interrupted_forward, interrupted_backward], ids=["forward", "backward"])
+def test_exception_does_no_silent_damage(engine, world, ledger, interrupted):
+    """Without reset_iter_state the steps after an exception are right or refused, never silently wrong."""
+    model = sharded_network(engine, world, comm_fusion=True)
+    loss(model, mine(world, batch(world))).backward()
+    model.zero_grad()
+    interrupted(model, mine(world, batch(world, seed=1)), 1)
+    model.zero_grad()
+    with suppress(RuntimeError):
+        assert_next_steps_are_right(engine, world, ledger, model, messages=3)

@@ -1,0 +1,85 @@
+"""Clipping of sharded gradients by their global norm, against a single card."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    batch,
+    gradients,
+    loss,
+    mine,
+    network,
+    parts,
+    sharded_network,
+)
+from hyper_parallel_tests.harness import (
+    assert_close,
+    assert_differs,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+)
+
+# Below every rank's own norm here, so that each gradient is really clipped.
+MAX_NORM = 0.25
+sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+
+
+def norm_of(tensors) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors]).norm()
+
+
+def single_card_clipped(world):
+    """Gradients of the whole batch on one card and their norm, before and after clipping."""
+    model = network(world)
+    loss(model, batch(world)).backward()
+    norm = clip_grad_norm_(model.parameters(), MAX_NORM)
+    return norm, {name: one.grad for name, one in model.named_parameters()}
+
+
+@contract("FSDP-L2-07")
+@either_fusion
+def test_grad_clip_with_dtensor_grads(engine, world, ledger, comm_fusion):
+    """The norm is that of all shards together, bounds what is left, and scales as on a single card."""
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    loss(model, mine(world, batch(world))).backward()
+    own = norm_of(gradients(engine, model).values())
+    norm = engine.clip_grad_norm_(model.parameters(), MAX_NORM)
+    single, clipped = single_card_clipped(world)
+    assert_close(norm, single, ledger["fsdp_1d_fp32"], what="global norm")
+    assert_differs(norm, own, ledger["fsdp_1d_fp32"], what="norm, against that of this rank's shards")
+    assert_close(gradients(engine, model), parts(world, clipped), ledger["fsdp_1d_fp32"], what="clipped gradients")
+    left = norm_of(parameter.grad.full_tensor() for parameter in model.parameters())
+    assert left <= MAX_NORM + ledger["clip_norm_bound"].norm
+
+
+@contract("FSDP-L2-07")
+@either_fusion
+def test_grad_clip_with_dtensor_grads_in_training(engine, world, ledger, comm_fusion):
+    """Clipped between backward and update, two steps follow the single card's."""
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    batches = [batch(world, seed=step) for step in range(2)]
+    candidate = train(
+        model,
+        [mine(world, rows) for rows in batches],
+        loss,
+        optimizer=sgd,
+        average=mean_over_ranks,
+        before_update=lambda one: engine.clip_grad_norm_(one.parameters(), MAX_NORM),
+    )
+    baseline = train(
+        network(world),
+        batches,
+        loss,
+        optimizer=sgd,
+        before_update=lambda one: clip_grad_norm_(one.parameters(), MAX_NORM),
+    )
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])

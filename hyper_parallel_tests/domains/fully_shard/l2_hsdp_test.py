@@ -1,0 +1,119 @@
+"""Training on other meshes than a plain dimension: hybrid 2 x 2, made from groups, and none given."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hyper_parallel_tests.domains.fully_shard.reference import part
+from hyper_parallel_tests.domains.fully_shard.setting import batch, gradients, loss, mine, network, wrap
+from hyper_parallel_tests.harness import (
+    assert_bitwise_repeatable,
+    assert_close,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+)
+
+OPTIMIZERS = {
+    "sgd_momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+}
+# Over two shard ranks: even shards, a shorter second one, and one that holds no row at all.
+WIDTHS = {"even": 8, "odd": 7, "empty_shards": 1}
+
+each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+
+
+def hybrid(engine, world):
+    return world.mesh(replicate=2, shard=2)
+
+
+def from_two_groups(engine, world):
+    """A hybrid mesh of the groups that another mesh has made."""
+    made = world.mesh(replicate=2, shard=2)
+    groups = [made.get_group("replicate"), made.get_group("shard")]
+    ranks = torch.arange(world.size).reshape(2, 2)
+    return engine.mesh_from_group(groups, world.device.type, ranks, mesh_dim_names=("replicate", "shard"))
+
+
+def from_the_world(engine, world):
+    """One dimension, of the default group."""
+    return engine.mesh_from_group(dist.group.WORLD, world.device.type, mesh_dim_names=("dp",))
+
+
+def not_given(engine, world):
+    return None
+
+
+def run(world, model, width, optimizer):
+    rows = [mine(world, batch(world, seed=step, width=width)) for step in range(3)]
+    return train(model, rows, loss, optimizer=optimizer, average=mean_over_ranks)
+
+
+def run_sharded(engine, world, mesh, width, optimizer, **options):
+    model = network(world, width)
+    return run(world, wrap(engine, model, model.layers, mesh, **options), width, optimizer)
+
+
+def run_ddp(world, width, optimizer):
+    return run(world, DistributedDataParallel(network(world, width)), width, optimizer)
+
+
+@contract("FS-2-02")
+@each_optimizer
+@each_width
+@either_fusion
+def test_hybrid_mesh_trains_as_ddp_does(engine, world, ledger, optimizer, width, comm_fusion):
+    """Two replicas of two shards have DDP's losses, gradients and parameters, whatever the shards' sizes."""
+    candidate = run_sharded(engine, world, hybrid(engine, world), width, optimizer, comm_fusion=comm_fusion)
+    assert_parity(candidate, run_ddp(world, width, optimizer), ledger["hsdp_2d_fp32"])
+
+
+@contract("FS-2-02")
+@either_fusion
+def test_hybrid_mesh_puts_each_shard_where_it_belongs(engine, world, ledger, comm_fusion):
+    """Both ranks of a column hold the same rows of a gradient, those that the column owns."""
+    width = WIDTHS["odd"]
+    model = network(world, width)
+    wrap(engine, model, model.layers, hybrid(engine, world), comm_fusion=comm_fusion)
+    ddp = DistributedDataParallel(network(world, width))
+    for one in (model, ddp):
+        loss(one, mine(world, batch(world, width=width))).backward()
+    full = {name: parameter.grad for name, parameter in ddp.module.named_parameters()}
+    expected = {name: part(grad, dim=0, index=world.rank % 2, count=2) for name, grad in full.items()}
+    assert_close(gradients(engine, model), expected, ledger["hsdp_2d_fp32"], what="shards of the gradients")
+
+
+@contract("FS-2-02")
+@pytest.mark.parametrize("mesh", [from_two_groups, from_the_world, not_given])
+def test_mesh_of_another_origin_trains_as_ddp_does(engine, world, ledger, mesh):
+    """A hybrid mesh from groups, one dimension from the world's group, and no mesh at all are as good."""
+    width, optimizer = WIDTHS["odd"], OPTIMIZERS["adamw"]
+    candidate = run_sharded(engine, world, mesh(engine, world), width, optimizer)
+    assert_parity(candidate, run_ddp(world, width, optimizer), ledger["hsdp_2d_fp32"])
+
+
+@contract("FS-2-02")
+@pytest.mark.parametrize("mesh", [from_the_world, not_given])
+def test_mesh_of_one_dimension_is_over_all_ranks(engine, world, mesh):
+    """Each rank holds a quarter of the rows, not half of them as on the hybrid mesh."""
+    model = network(world, WIDTHS["even"])
+    wrap(engine, model, model.layers, mesh(engine, world))
+    assert {tuple(one.shard.shape) for one in engine.managed_parameters(model)} == {(2, 8), (2,)}
+
+
+@contract("FS-2-02")
+def test_hybrid_mesh_training_repeats_bit_by_bit(engine, world):
+    """The same training again in the same process gives the same bits."""
+    mesh = hybrid(engine, world)
+    assert_bitwise_repeatable(
+        lambda: run_sharded(engine, world, mesh, WIDTHS["odd"], OPTIMIZERS["adamw"], comm_fusion=True).steps
+    )

@@ -1,0 +1,18 @@
+"""The plan's decoder sharded over one mesh dimension, against DDP."""
+
+from __future__ import annotations
+
+from hyper_parallel_tests.domains.fully_shard.networks import LLM, assert_same_gradients, beside_ddp
+from hyper_parallel_tests.harness import assert_parity, contract
+
+FIRST_ATTENTION = "blocks.0.attention."
+LAST_FFN = "blocks.3.ffn."
+
+
+@contract("FSDP-L3-02")
+def test_llm_decoder_fsdp_1d_vs_ddp(engine, world, ledger):
+    """Losses of step 0 and of step 1 after the update, norms, and first and last weights' gradients are DDP's."""
+    candidate, ddp = beside_ddp(engine, world, LLM, world.mesh(dp=world.size))
+    row = ledger["fsdp_1d_fp32"]
+    assert_parity(candidate, ddp, row)
+    assert_same_gradients(candidate, ddp, row, FIRST_ATTENTION, LAST_FFN)

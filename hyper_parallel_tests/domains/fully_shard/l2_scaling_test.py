@@ -1,0 +1,133 @@
+"""Training with a factor on the reduced gradients and with either reduce op, against a single card's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from hyper_parallel_tests.domains.fully_shard.setting import batch, loss, mine, network, wrap
+from hyper_parallel_tests.harness import assert_parity, contract, mean_over_ranks, train
+
+WIDTH = 7
+MICRO_STEPS = 2
+# Not Adam: its updates do not depend on the gradients' scale.
+sgd = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+FACTORS = {"fraction": 0.5, "whole_number": 3, "tensor": torch.tensor([0.25])}
+OPS = ("avg", "sum")
+
+
+def whole(engine, world):
+    return world.mesh(dp=world.size)
+
+
+def hybrid(engine, world):
+    return world.mesh(replicate=2, shard=world.size // 2)
+
+
+each_mesh = pytest.mark.parametrize("mesh", [whole, hybrid])
+each_op = pytest.mark.parametrize("op", OPS)
+either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+
+
+def sharded(engine, world, mesh, comm_fusion):
+    """Biases are kept whole on every rank, so that they are reduced in another way than the weights."""
+    model = network(world, WIDTH)
+    whole_ones = {parameter for parameter in model.parameters() if parameter.ndim == 1}
+    return wrap(engine, model, model.layers, mesh(engine, world), comm_fusion=comm_fusion, replicate_params=whole_ones)
+
+
+def batches(world):
+    return [batch(world, seed=step, width=WIDTH) for step in range(3)]
+
+
+def micro_steps(model, rows):
+    """Two backwards, of which only the second reduces; their loss is that of all rows."""
+    total = 0.0
+    for number in range(MICRO_STEPS):
+        model.set_requires_gradient_sync(number == MICRO_STEPS - 1)
+        share = loss(model, rows.part(number, MICRO_STEPS)) / MICRO_STEPS
+        share.backward()
+        total = total + share.detach()
+    return total
+
+
+def run(world, model, loss=loss, **options):
+    rows = [mine(world, one) for one in batches(world)]
+    return train(model, rows, loss, optimizer=sgd, average=mean_over_ranks, **options)
+
+
+def run_on_one_card(world, factor):
+    """Every gradient of the whole batch times a factor."""
+
+    def scale(model):
+        for parameter in model.parameters():
+            parameter.grad.mul_(factor)
+
+    return train(network(world, WIDTH), batches(world), loss, optimizer=sgd, before_update=scale)
+
+
+def factor_of(world, op):
+    """What the op makes of an average: its sum over the ranks."""
+    return world.size if op == "sum" else 1
+
+
+@contract("FS-2-06")
+@each_op
+@each_mesh
+@either_fusion
+def test_reduce_op_trains_as_a_single_card_times_its_factor(engine, world, ledger, op, mesh, comm_fusion):
+    """Op "avg" trains on the batch's gradients, "sum" on those times the number of ranks."""
+    model = sharded(engine, world, mesh, comm_fusion)
+    model.set_reduce_op_type(op)
+    assert_parity(run(world, model), run_on_one_card(world, factor_of(world, op)), ledger["fsdp_1d_fp32"])
+
+
+@contract("FS-2-06")
+@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
+@each_mesh
+@either_fusion
+def test_gradient_scaling_factor_trains_as_a_single_card_times_it(engine, world, ledger, factor, mesh, comm_fusion):
+    """A number or a tensor of one element multiplies every reduced gradient once, sharded or replicated."""
+    model = sharded(engine, world, mesh, comm_fusion)
+    model.set_gradient_scaling_factor(factor)
+    assert_parity(run(world, model), run_on_one_card(world, float(factor)), ledger["fsdp_1d_fp32"])
+
+
+@contract("FS-2-06")
+@each_op
+@each_mesh
+def test_gradient_scaling_factor_comes_on_top_of_the_reduce_op(engine, world, ledger, op, mesh):
+    """Op and factor multiply, whichever was set first."""
+    factor = FACTORS["fraction"]
+    expected = run_on_one_card(world, factor * factor_of(world, op))
+    for op_first in (True, False):
+        model = sharded(engine, world, mesh, comm_fusion=True)
+        if op_first:
+            model.set_reduce_op_type(op)
+        model.set_gradient_scaling_factor(factor)
+        model.set_reduce_op_type(op)
+        assert_parity(run(world, model), expected, ledger["fsdp_1d_fp32"])
+
+
+@contract("FS-2-06")
+@each_mesh
+@either_fusion
+def test_gradient_scaling_factor_counts_once_for_accumulated_gradients(engine, world, ledger, mesh, comm_fusion):
+    """What piled up unreduced is scaled when it is reduced, and not at each micro-step."""
+    factor = FACTORS["whole_number"]
+    model = sharded(engine, world, mesh, comm_fusion)
+    model.set_gradient_scaling_factor(factor)
+    candidate = run(world, model, micro_steps, backward=lambda loss: None)
+    assert_parity(candidate, run_on_one_card(world, factor), ledger["fsdp_1d_fp32"])
+
+
+@contract("FS-2-06")
+@either_fusion
+def test_gradient_scaling_factor_of_none_ends_the_scaling(engine, world, ledger, comm_fusion):
+    """Set back to None, training is as if there had been no factor."""
+    model = sharded(engine, world, whole, comm_fusion)
+    model.set_gradient_scaling_factor(FACTORS["whole_number"])
+    model.set_gradient_scaling_factor(None)
+    assert_parity(run(world, model), run_on_one_card(world, 1), ledger["fsdp_1d_fp32"])

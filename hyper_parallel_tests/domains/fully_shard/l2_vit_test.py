@@ -1,0 +1,60 @@
+"""Vision and multimodal models in the plan's size: fully_shard over one mesh dimension, against DDP."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from hyper_parallel_tests.domains.fully_shard.networks import (
+    MULTIMODAL,
+    VIT,
+    assert_same_gradients,
+    beside_ddp,
+    grads_of,
+    norm_of,
+)
+from hyper_parallel_tests.domains.fully_shard.setting import gradients
+from hyper_parallel_tests.harness import assert_close, assert_differs, assert_equal, assert_parity, contract
+
+PATCHES = "encoder.patches."
+LAST_MLP = "encoder.blocks.5.mlp."
+
+
+@contract("FSDP-L3-04")
+def test_vit_fsdp_vs_ddp(engine, world, ledger):
+    """Losses, norms and the last MLP's gradients are DDP's over two steps."""
+    candidate, ddp = beside_ddp(engine, world, VIT, world.mesh(dp=world.size))
+    row = ledger["fsdp_1d_fp32"]
+    assert_parity(candidate, ddp, row)
+    assert_same_gradients(candidate, ddp, row, LAST_MLP)
+
+
+@contract("FSDP-L3-04")
+def test_vit_fsdp_vs_ddp_of_the_patch_embedding(engine, world):
+    """The patch embedding is not sharded: its gradient is whole, the same bits on every rank, and DDP's."""
+    rows = VIT.batches(world)[0]
+    model, ddp = VIT.sharded(engine, world, world.mesh(dp=world.size)), VIT.replicated(world)
+    for one in (model, ddp):
+        VIT.loss(one, rows).backward()
+    held = {name: grad for name, grad in gradients(engine, model).items() if name.startswith(PATCHES)}
+    expected = {name: one.grad for name, one in ddp.module.named_parameters() if name.startswith(PATCHES)}
+    for name, grad in held.items():
+        everyones = [torch.empty_like(grad) for _ in range(world.size)]
+        dist.all_gather(everyones, grad.contiguous())
+        assert_equal(everyones, [grad] * world.size, what=f"gradient of {name} on every rank")
+    assert_equal(held, expected, what="gradients of the patch embedding")
+
+
+@contract("FSDP-L3-06")
+def test_multimodal_deepstack_fsdp(engine, world, ledger):
+    """Loss, the norms of both networks and the projection's gradient, which is not zero, are DDP's over two steps."""
+    candidate, ddp = beside_ddp(engine, world, MULTIMODAL, world.mesh(dp=world.size))
+    row = ledger["fsdp_1d_fp32"]
+    assert_parity(candidate, ddp, row)
+    assert_same_gradients(candidate, ddp, row, "projection.")
+    for number, (ours, theirs) in enumerate(zip(candidate.steps, ddp.steps, strict=True)):
+        for part in ("vision.", "language."):
+            assert_close(norm_of(ours, part), norm_of(theirs, part), row, what=f"step {number}: norm of {part}")
+        projection = grads_of(ours, "projection.")
+        zeros = {name: torch.zeros_like(grad) for name, grad in projection.items()}
+        assert_differs(projection, zeros, row, what=f"step {number}: gradients of the projection, against zero,")
