@@ -92,7 +92,8 @@ def bound_of_zero_means_off(patch: Patch) -> None:
     symptom="With fp32 main gradients the norm in the log is that of stale gradients, and nothing is clipped.",
     capability="clip_grad",
     layer="l0",
-    must_fail=["CG-0-01"],
+    must_fail=["CG-0-01", "CG-1-01"],
+    ranks="all",
 )
 def main_grad_not_read(patch: Patch) -> None:
     @patch.around(f"{_OURS}:_gradient", parameters=("parameter",))
@@ -100,6 +101,23 @@ def main_grad_not_read(patch: Patch) -> None:
         if getattr(parameter, "main_grad", None) is not None:
             patch.reached()
         return parameter.grad
+
+
+@fault(
+    id="cg-norm-of-own-main-grads",
+    symptom="With sharded main gradients each rank clips by the norm of its own parts: the factors differ.",
+    capability="clip_grad",
+    layer="l1",
+    must_fail=["CG-1-01"],
+    ranks="all",
+)
+def norm_of_own_main_grads(patch: Patch) -> None:
+    @patch.around(f"{_OURS}:_gradient", parameters=("parameter",))
+    def gradient(original: Any, parameter: Any) -> Any:
+        if getattr(parameter, "main_grad", None) is None:
+            return original(parameter)
+        patch.reached()
+        return _local(parameter.main_grad)
 
 
 @fault(

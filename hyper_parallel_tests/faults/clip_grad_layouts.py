@@ -1,4 +1,4 @@
-"""Faults of clip_grad on torch_native: which shards and copies make up the global norm, on meshes of any shape."""
+"""Faults of clip_grad on torch_native: which shards, copies and experts make up the global norm."""
 
 from __future__ import annotations
 
@@ -126,3 +126,33 @@ def _joined_but_over_tp(gradient: Any) -> Any:
     names, placements = gradient.device_mesh.mesh_dim_names, gradient.placements
     kept = [one if name == "tp" else Replicate() for name, one in zip(names, placements, strict=True)]
     return gradient.redistribute(placements=kept)
+
+
+@fault(
+    id="cg-own-experts-only",
+    symptom="The norm holds the experts of this rank alone: ranks disagree on the factor and dense layers drift.",
+    capability="clip_grad",
+    layer="l2",
+    must_fail=["CG-2-01"],
+    ranks="all",
+)
+def own_experts_only(patch: Patch) -> None:
+    _change_norm(
+        patch,
+        lambda norm, those, norm_type: _of_own_shards(those, norm_type) if "ep" in _dimensions(those) else None,
+    )
+
+
+@fault(
+    id="cg-experts-counted-by-rank",
+    symptom="The experts' share of the norm grows with the number of ranks that they are divided over.",
+    capability="clip_grad",
+    layer="l2",
+    must_fail=["CG-2-01"],
+    ranks="all",
+)
+def experts_counted_by_rank(patch: Patch) -> None:
+    def change(norm: Any, those: list[Any], norm_type: float) -> Any:
+        return norm * those[0].device_mesh.size() ** (1 / norm_type) if "ep" in _dimensions(those) else None
+
+    _change_norm(patch, change)

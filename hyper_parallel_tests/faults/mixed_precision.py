@@ -77,7 +77,8 @@ def inputs_always_cast(patch: Patch) -> None:
     symptom="The fp32 main gradient is fed from reductions in bf16.",
     capability="mixed_precision",
     layer="l0",
-    must_fail=["MP-0-01"],
+    must_fail=["MP-0-01", "MP-2-01"],
+    ranks="all",
 )
 def main_grad_not_read(patch: Patch) -> None:
     @patch.around(f"{_OURS}.policies:MixedPrecisionPolicy.to_fsdp", parameters=("self",))
@@ -99,6 +100,21 @@ def contradiction_accepted(patch: Patch) -> None:
     def check(_: Any, policy: Any) -> None:
         if policy.apply_grad_on_fp32_main_grad and policy.reduce_dtype not in (None, torch.float32):
             patch.reached()
+
+
+@fault(
+    id="mp-main-grad-of-low-parameters-accepted",
+    symptom="A main gradient is asked for, but parameters are stored in bf16 and every step's gradient is rounded.",
+    capability="mixed_precision",
+    layer="l0",
+    must_fail=["MP-0-01"],
+)
+def main_grad_of_low_parameters_accepted(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.wrap:_refuse_contradictions", parameters=("modules", "policy"))
+    def refuse(original: Any, modules: Any, policy: Any, *args: Any) -> None:
+        if policy.apply_grad_on_fp32_main_grad:
+            patch.reached()
+        original(modules, replace(policy, apply_grad_on_fp32_main_grad=False), *args)
 
 
 @fault(

@@ -26,4 +26,5 @@ def test_experts_beside_a_dense_gate(engine, world, ledger, norm_type, gate):
     model.gate.set_reduce_op_type("sum")
     candidate = train_experts(engine, world, model, BOUND, p)
     baseline = train_on_one_card(experts(world), batches(world), BOUND, p, loss=mean_loss)
-    assert_parity(candidate, baseline, ledger["ep_fsdp_fp32_dense"])
+    # Every expert sees every row, and there is no auxiliary loss: the wider bands of routed experts are not these'.
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])

@@ -91,4 +91,5 @@ def test_sharded_experts_beside_a_dense_gate(engine, world, ledger, norm_type):
     candidate = experts.train_experts(engine, world, model, BOUND, p)
     rows = experts.batches(world)
     baseline = train_on_one_card(experts.experts(world), rows, BOUND, p, loss=experts.mean_loss)
-    assert_parity(candidate, baseline, ledger["ep_fsdp_fp32_dense"])
+    # Every expert sees every row, and there is no auxiliary loss: the wider bands of routed experts are not these'.
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])

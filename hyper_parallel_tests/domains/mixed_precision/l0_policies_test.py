@@ -100,6 +100,20 @@ def test_main_grad_is_fp32_from_the_reduction_on(engine, mesh, param_dtype, redu
 
 @contract("MP-0-01")
 @each_param_dtype
+@pytest.mark.parametrize("stored", [BF16, FP16], ids=["stored_bf16", "stored_fp16"])
+def test_main_grad_of_parameters_stored_low(engine, mesh, param_dtype, stored):
+    """Reduction and gradient are in fp32 beside parameters that are not, or the flag is refused by its name."""
+    policy = engine.MixedPrecisionPolicy(DTYPES[param_dtype], apply_grad_on_fp32_main_grad=True)
+    try:
+        ours = observed(engine, mesh, policy, stored, FP32)
+    except ValueError as error:
+        assert "apply_grad_on_fp32_main_grad" in str(error)  # noqa: PT017 - either is right
+        return
+    assert (ours["reduced"], ours["stored gradient"]) == (FP32, FP32)
+
+
+@contract("MP-0-01")
+@each_param_dtype
 @pytest.mark.parametrize("reduce_dtype", ["bf16", "fp16"])
 def test_main_grad_of_rounded_reductions_is_refused(engine, param_dtype, reduce_dtype):
     """A main gradient from a low-precision reduction is an error with every param_dtype; it names both fields."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.mixed_precision.reference import cast_forward, loss
+from hyper_parallel_tests.domains.mixed_precision.reference import forward_under_policy, loss
 from hyper_parallel_tests.domains.mixed_precision.setting import batch, gradients, mine, network, wrapped
 from hyper_parallel_tests.harness import assert_close, contract, trace
 from hyper_parallel_tests.models.mlp import Mlp
@@ -66,7 +66,7 @@ def test_autocast_and_policy_each_have_their_say(engine, world, ledger, param_dt
         part = rows.part(rank, world.size)
         # A region for each, as each rank has its own: in one they would share what autocast has cast.
         with region(world, not inside):
-            expected = cast_forward(single, part.inputs, param_dtype, FP32)
+            expected = forward_under_policy(single, part.inputs, param_dtype, FP32)
         (loss(expected, part) / world.size).backward()
         if rank == world.rank:
             assert_close(output, expected, ledger["exact"], what="output")
@@ -81,7 +81,7 @@ def test_autocast_can_be_left_inside(engine, world, ledger):
     with region(world):
         output = model(mine(world, batch(world)).inputs)
     assert model.seen == {"param": FP16, "input": FP16, "output": FP16}
-    expected = cast_forward(network(world), mine(world, batch(world)).inputs, FP16, None)
+    expected = forward_under_policy(network(world), mine(world, batch(world)).inputs, FP16, None)
     assert_close(output, expected, ledger["exact"], what="output")
 
 

@@ -10,9 +10,12 @@ from torch.func import functional_call
 from hyper_parallel_tests.models.seeding import Batch
 
 
-def cast_forward(model: nn.Module, inputs: Tensor, param_dtype: torch.dtype | None, output_dtype: torch.dtype | None):
-    """Outputs of a model whose parameters and inputs are cast, and whose outputs are cast again; None casts nothing.
+def forward_under_policy(
+    model: nn.Module, inputs: Tensor, param_dtype: torch.dtype | None, output_dtype: torch.dtype | None
+) -> Tensor:
+    """Outputs of a model under a policy of these fields, each of which may be None as in a policy: no cast.
 
+    `param_dtype` is that of parameters and inputs; without it both stay as they come.
     Backward yields gradients in the dtype that the parameters are stored in.
     """
     parameters = dict(model.named_parameters())
@@ -37,7 +40,7 @@ def mean_of_parts(
 ) -> Tensor:
     """The mean of the losses of equal parts of a batch, each computed by itself: what is rounded is so on ranks."""
     losses = [
-        loss(cast_forward(model, one.inputs, param_dtype, output_dtype), one)
+        loss(forward_under_policy(model, one.inputs, param_dtype, output_dtype), one)
         for one in (batch.part(part, parts) for part in range(parts))
     ]
     return torch.stack(losses).mean()

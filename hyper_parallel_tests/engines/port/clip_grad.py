@@ -36,6 +36,7 @@ class ClipGrad(Protocol):
         Args:
             parameters: on each rank the same parameters in the same order, but for pipeline stages. Of a
                 parameter that has a ``main_grad`` other than None that one is meant, and ``grad`` left alone.
+                It is laid out over the ranks as the parameter is, in any floating-point dtype.
             max_norm: at least 0.
             norm_type: above 0, or infinity, which is the largest magnitude.
             error_if_nonfinite: whether a norm that is infinite or NaN is an error. If not, gradients are
@@ -48,6 +49,8 @@ class ClipGrad(Protocol):
             The norm before clipping: a plain scalar, equal on all ranks.
 
         Raises:
+            TypeError: with all gradients untouched, on each rank that has a plain tensor as the ``main_grad`` of
+                a parameter on a mesh: it does not tell whose part it is, so its norm would be one rank's.
             RuntimeError: on every rank, with all gradients untouched, for a norm that is not finite if
                 ``error_if_nonfinite``.
         """

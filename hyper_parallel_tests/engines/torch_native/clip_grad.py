@@ -74,7 +74,14 @@ def _norm(parameters: list[Tensor], norm_type: float, foreach: bool | None) -> T
 
 def _gradient(parameter: Tensor) -> Tensor | None:
     main_grad = getattr(parameter, "main_grad", None)
-    return parameter.grad if main_grad is None else main_grad
+    if main_grad is None:
+        return parameter.grad
+    if isinstance(parameter, DTensor) and not isinstance(main_grad, DTensor):
+        raise TypeError(
+            f"the main_grad of a parameter on {parameter.device_mesh} is a plain tensor of shape "
+            f"{tuple(main_grad.shape)}; make it a DTensor of the parameter's placements {parameter.placements}"
+        )
+    return main_grad
 
 
 def _of_all_stages(norm: Tensor, pp_mesh: DeviceMesh) -> list[Tensor]:
