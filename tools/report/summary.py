@@ -23,6 +23,9 @@ _APART = {
 }
 """Verdicts that are neither passes nor failures."""
 
+_DOES_NOT_FIT = "SKIPPED"
+"""Bazel's word for a target that is not for this engine or device, or whose engine is not at hand."""
+
 
 @dataclass
 class Target:
@@ -47,7 +50,9 @@ def read(events: Iterable[str], workspace: Path) -> dict[str, Target]:
             targets.setdefault(label, Target(label)).status = event["testSummary"]["overallStatus"]
         elif "aborted" in event and "targetCompleted" in event["id"]:
             label = event["id"]["targetCompleted"]["label"]
-            if event["aborted"].get("reason") != "SKIPPED":
+            if event["aborted"].get("reason") == "SKIPPED":
+                targets.setdefault(label, Target(label, _DOES_NOT_FIT))
+            else:
                 failed = targets.setdefault(label, Target(label, "NOT BUILT"))
                 failed.failures.append(event["aborted"].get("description", "was not built"))
     return targets
@@ -104,7 +109,8 @@ def _add_cases(target: Target, xml: Path) -> bool:
 def show(targets: dict[str, Target]) -> int:
     """Print the summary; returns the exit code."""
     total: Counter[str] = Counter()
-    for label in sorted(targets):
+    skipped_targets = [label for label in sorted(targets) if targets[label].status == _DOES_NOT_FIT]
+    for label in sorted(targets.keys() - set(skipped_targets)):
         target = targets[label]
         if target.failures and not target.cases["failed"]:
             target.cases["failed"] = len(target.failures)
@@ -113,6 +119,10 @@ def show(targets: dict[str, Target]) -> int:
         print(f"{label:<70} {target.status}{' (cached)' if target.cached else ''}: {counts}")
         for failure in target.failures:
             print(f"    FAILED {failure}")
+    if skipped_targets:
+        print(f"{len(skipped_targets)} targets are not for this engine or device, or their engine is not at hand:")
+        print("\n".join(f"    SKIPPED {label}" for label in skipped_targets))
+        print(f"    (tools/bazel test {skipped_targets[0]} says why)")
     for verdict, what in _APART.items():
         if total[verdict]:
             print(f"{what}: {total[verdict]}")

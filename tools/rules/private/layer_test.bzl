@@ -1,5 +1,6 @@
 """The macros that BUILD files use: a few attributes, the rest derived from the target's name and package."""
 
+load(":engines.bzl", "compatible_with")
 load(
     ":naming.bzl",
     "LAYERS",
@@ -25,10 +26,7 @@ _SIZES = {
 }
 
 # For target_compatible_with: an engine that is not present makes a target SKIPPED, never silently green.
-ENGINE_PRESENT = select({
-    "//tools/rules:engine_present": [],
-    "//conditions:default": ["@platforms//:incompatible"],
-})
+ENGINE_PRESENT = compatible_with()
 
 def layer_test(
         name,
@@ -39,6 +37,7 @@ def layer_test(
         capabilities = [],
         models = [],
         mechanisms = [],
+        engines = None,
         size = None,
         timeout = None,
         tags = [],
@@ -56,6 +55,7 @@ def layer_test(
         there already.
       models: reference models that the cases train, for example `["mlp"]`.
       mechanisms: PyTorch mechanisms that the cases lean on; each becomes a tag `mech_<name>`.
+      engines: the engines that the cases are for, where they are about one: its shims, for example. Default: every engine.
       size: Bazel's test size; the default depends on the layer.
       timeout: Bazel's test timeout; the default depends on the layer.
       tags: further tags, for example `["nightly"]`. On CPU a test has a loopback of its own and no other network, unless it
@@ -76,6 +76,7 @@ def layer_test(
         srcs = srcs,
         deps = deps + _engine_deps(capabilities) + _model_deps(models) + _fault_deps(),
         data = data,
+        engines = engines,
         mechanisms = mechanisms,
         size = size,
         timeout = timeout,
@@ -92,6 +93,7 @@ def fault_test(
         data = [],
         capabilities = [],
         models = [],
+        engines = ["torch_native"],
         size = None,
         timeout = None,
         tags = [],
@@ -109,6 +111,7 @@ def fault_test(
       data: further files that the cases read. The package's contracts.toml is there already.
       capabilities: further capabilities of the engine that the cases use. A domain's own is there already.
       models: reference models that the cases train.
+      engines: the engines that the faults fit. Default: PyTorch's own, which the catalogues patch.
       size: Bazel's test size, default large.
       timeout: Bazel's test timeout, default moderate.
       tags: further tags.
@@ -129,6 +132,7 @@ def fault_test(
         srcs = srcs,
         deps = deps + catalogue + _engine_deps(capabilities) + _model_deps(models),
         data = data,
+        engines = engines,
         mechanisms = [],
         size = size,
         timeout = timeout,
@@ -150,7 +154,7 @@ def layer_suites():
         )
     package_sources()
 
-def _test(name, kind, cards, deps, data, mechanisms, size, timeout, tags, **kwargs):
+def _test(name, kind, cards, deps, data, engines, mechanisms, size, timeout, tags, **kwargs):
     default_size, default_timeout = _SIZES[kind]
     torchrun_test(
         name = name,
@@ -160,7 +164,7 @@ def _test(name, kind, cards, deps, data, mechanisms, size, timeout, tags, **kwar
         exec_properties = {"cards": str(cards)},
         size = size or default_size,
         tags = derived_tags(kind, cards, domain_of(native.package_name()), mechanisms) + tags,
-        target_compatible_with = ENGINE_PRESENT,
+        target_compatible_with = compatible_with(engines),
         timeout = timeout or (default_timeout if not size else None),
         **kwargs
     )

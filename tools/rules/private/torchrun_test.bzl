@@ -3,6 +3,7 @@
 load("@bazel_skylib//rules:common_settings.bzl", "BuildSettingInfo")
 load("@rules_python//python:py_info.bzl", "PyInfo")
 load("//third_party/python:environment_info.bzl", "PythonEnvironmentInfo")
+load(":engines.bzl", "ENGINE_ENVIRONMENT")
 
 # The same in every run, whoever starts it.
 _ENVIRONMENT = {
@@ -30,23 +31,28 @@ _DEVICE_ENVIRONMENT = {
 def _torchrun_test_impl(ctx):
     environment = ctx.attr._environment[PythonEnvironmentInfo]
     device = ctx.attr._device[BuildSettingInfo].value
+    engine = ctx.attr._engine[BuildSettingInfo].value
+    variables = _LOOPBACK | _DEVICE_ENVIRONMENT[device] | ENGINE_ENVIRONMENT.get(engine, {}) | environment.variables
+    directories = depset(transitive = [dep[PyInfo].imports for dep in ctx.attr.deps]).to_list()
+    if environment.site:
+        directories.append(environment.site.short_path.removeprefix("../"))
     stub = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.expand_template(
         output = stub,
         template = ctx.file._stub,
         is_executable = True,
         substitutions = {
-            "%{arguments}": " ".join([_quoted(argument) for argument in _arguments(ctx, device)]),
+            "%{arguments}": " ".join([_quoted(argument) for argument in _arguments(ctx, device, engine)]),
+            "%{directories}": " ".join([_quoted(directory) for directory in directories]),
             "%{executable_paths}": _quoted(":".join(environment.executable_paths)),
             "%{import_paths}": _quoted(":".join(environment.import_paths)),
             "%{interpreter}": _quoted(environment.interpreter),
-            "%{site}": _quoted(environment.site.short_path.removeprefix("../") if environment.site else ""),
             "%{workspace}": _quoted(ctx.workspace_name),
         },
     )
     return [
         DefaultInfo(executable = stub, runfiles = _runfiles(ctx, environment)),
-        RunEnvironmentInfo(environment = _ENVIRONMENT | _LOOPBACK | _DEVICE_ENVIRONMENT[device] | environment.variables),
+        RunEnvironmentInfo(environment = _ENVIRONMENT | variables),
         testing.ExecutionInfo(_execution_requirements(device, ctx.attr.tags)),
     ]
 
@@ -58,8 +64,7 @@ def _execution_requirements(device, tags):
         requirements["block-network"] = "1"
     return requirements
 
-def _arguments(ctx, device):
-    engine = ctx.attr._engine[BuildSettingInfo].value
+def _arguments(ctx, device, engine):
     fault = ctx.attr._fault[BuildSettingInfo].value
     arguments = ["--cards={}".format(ctx.attr.cards), "--device=" + device, "--engine=" + engine]
     if ctx.attr.layer:

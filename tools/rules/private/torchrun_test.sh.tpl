@@ -6,14 +6,12 @@ runfiles="${TEST_SRCDIR:-${RUNFILES_DIR:-$0.runfiles}}"
 [[ "$runfiles" == /* ]] || runfiles="$PWD/$runfiles"
 workspace="$runfiles"/%{workspace}
 import_path="$workspace"
-
-site=%{site}
-if [[ -n "$site" ]]; then
-  directory="$runfiles/$site"
-  # A remote worker leaves source directories out of the runfiles tree; they are among the action's inputs all the same.
-  [[ -e "$directory" ]] || directory="${runfiles%%/bazel-out/*}/external/$site"
-  import_path+=":$directory"
-fi
+# A remote worker leaves source directories out of the runfiles tree; they are among the action's inputs all the same.
+for directory in %{directories}; do
+  place="$runfiles/$directory"
+  [[ -e "$place" ]] || place="${runfiles%%/bazel-out/*}/external/$directory"
+  import_path+=":$place"
+done
 import_paths=%{import_paths}
 import_path+="${import_paths:+:$import_paths}"
 

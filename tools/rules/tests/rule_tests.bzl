@@ -53,20 +53,51 @@ def _run_environment_test_impl(ctx):
     asserts.equals(env, "lo", info.environment["GLOO_SOCKET_IFNAME"])
     return analysistest.end(env)
 
+def _engine_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    info = analysistest.target_under_test(env)[RunEnvironmentInfo]
+    stubs = [action for action in analysistest.target_actions(env) if action.mnemonic == "TemplateExpand"]
+    asserts.true(env, "--engine=hyper_parallel" in _arguments(env), str(_arguments(env)))
+    asserts.equals(env, "torch", info.environment["HYPER_PARALLEL_PLATFORM"])
+    asserts.equals(env, "'made_up_engine'", stubs[0].substitutions["%{directories}"].split(" ")[0])
+    return analysistest.end(env)
+
 def _no_environment_test_impl(ctx):
     env = analysistest.begin(ctx)
     asserts.expect_failure(env, "No Python environment, for this reason.")
     return analysistest.end(env)
 
-_layer_arguments_test = analysistest.make(_layer_arguments_test_impl)
+_layer_arguments_test = analysistest.make(
+    _layer_arguments_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
+)
 _fault_setting_test = analysistest.make(
     _fault_setting_test_impl,
     config_settings = {str(Label("//tools/rules:fault")): "some-fault"},
 )
-_fault_arguments_test = analysistest.make(_fault_arguments_test_impl)
+_fault_arguments_test = analysistest.make(
+    _fault_arguments_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
+)
+_engine_test = analysistest.make(
+    _engine_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "hyper_parallel"},
+)
 _runfiles_test = analysistest.make(_runfiles_test_impl)
 _run_environment_test = analysistest.make(_run_environment_test_impl)
 _no_environment_test = analysistest.make(_no_environment_test_impl, expect_failure = True)
+
+def _skipping_test_impl(ctx):
+    env = unittest.begin(ctx)
+    for target in ctx.attr.constraints:
+        met = ctx.target_platform_has_constraint(target[platform_common.ConstraintValueInfo])
+        asserts.equals(env, target.label.name == "runs_here", met, target.label.name)
+    return unittest.end(env)
+
+_skipping_test = unittest.make(
+    _skipping_test_impl,
+    attrs = {"constraints": attr.label_list(doc = "Those that decide whether a target is SKIPPED.")},
+)
 
 def _declared_test_impl(ctx):
     env = unittest.begin(ctx)
@@ -117,6 +148,7 @@ def _declared():
 def rule_tests():
     """Declares the tests of this file; the targets under test must stand above the call."""
     for name, rule, target in [
+        ("engine_test", _engine_test, ":engine_sample"),
         ("fault_arguments_test", _fault_arguments_test, ":faults_2card_sample"),
         ("fault_setting_test", _fault_setting_test, ":l2_4card_sample"),
         ("layer_arguments_test", _layer_arguments_test, ":l2_4card_sample"),
@@ -130,6 +162,16 @@ def rule_tests():
             tags = ["l0"],
             target_under_test = target,
         )
+    _skipping_test(
+        name = "skipping_test",
+        size = "small",
+        constraints = [
+            "//tools/rules:engine_has_no_adapter",
+            "//tools/rules:not_for_this_engine",
+            "//tools/rules:runs_here",
+        ],
+        tags = ["l0"],
+    )
     _declared_test(
         name = "declared_test",
         size = "small",

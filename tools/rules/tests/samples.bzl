@@ -1,10 +1,10 @@
 """Targets that the tests of the rules look at and never run."""
 
-load("//tools/rules:defs.bzl", "fault_test", "layer_test")
+load("//tools/rules:defs.bzl", "fault_test", "layer_test", "torchrun_test")
 
 # buildifier: disable=unnamed-macro
 def samples():
-    """Declares them: every attribute of layer_test once, and a fault_test."""
+    """Declares them: every attribute of layer_test once, a fault_test, and a test that sees part of an engine."""
     layer_test(
         name = "l2_4card_sample",
         srcs = ["l2_sample_test.py"],
@@ -26,4 +26,11 @@ def samples():
         srcs = ["l1_ranks_test.py"],
         catalogue = [":catalogue"],
         tags = ["manual"],
+    )
+    torchrun_test(
+        name = "engine_sample",
+        srcs = ["l2_sample_test.py"],
+        cards = 1,
+        tags = ["manual"],
+        deps = ["@made_up_engine//:core"],
     )

@@ -1,0 +1,1 @@
+"""Needs norm, and norm needs it."""

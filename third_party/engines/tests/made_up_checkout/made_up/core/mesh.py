@@ -1,0 +1,5 @@
+"""Needed by all."""
+
+
+class Mesh:
+    """Cards in a grid."""

@@ -1,0 +1,1 @@
+"""Needs clip, and clip needs it."""

@@ -1,0 +1,5 @@
+"""Only read for the version."""
+
+from setuptools import setup
+
+setup(name="made_up", version="1.2")
