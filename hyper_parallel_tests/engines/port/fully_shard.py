@@ -115,7 +115,11 @@ class HSDPModuleMembers(Protocol):
         """
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Whether the next backward finishes the step; False keeps reductions in flight after it."""
+        """Whether the next backward finishes the step.
+
+        After one that does not, reductions may still be in flight, so gradients may be read only after one that
+        does. Neither a reduction nor a value depends on it.
+        """
 
     def unshard(self, async_op: bool = False) -> UnshardHandleMembers | None:
         """Gathers the full parameters of this module's own call; collective, nothing where they are there.
@@ -139,7 +143,10 @@ class HSDPModuleMembers(Protocol):
         """
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops every gradient of the tree, reduced or pending. Parameters are untouched."""
+        """Drops every gradient of the tree, reduced or pending. Parameters are untouched.
+
+        With ``set_to_none=False`` reduced gradients stay and are zeros; pending ones are dropped all the same.
+        """
 
 
 class FullyShard(Protocol):
@@ -190,7 +197,8 @@ class FullyShard(Protocol):
             module: one module, or a list. Modules of a list are controlled independently of each other,
                 except where ``comm_fusion`` or a parameter that they share makes them one unit.
             mesh: None means one dimension over the whole world.
-            reshard_after_forward: an int reshards to groups of so many neighbouring ranks.
+            reshard_after_forward: whether forward leaves shards behind; an int leaves each rank its part of
+                the full parameters divided over so many neighbouring ranks, who gather them for backward.
             shard_placement_fn: parameter -> Shard(dim), Replicate() or None, which is Shard(0). A dimension
                 other than 0 must divide evenly.
             mp_policy: a ``MixedPrecisionPolicy``.
@@ -205,7 +213,8 @@ class FullyShard(Protocol):
 
         Raises:
             ValueError, TypeError: no module or no module with a forward, an empty list, a mesh of three
-                dimensions or more, a parameter in sets that contradict each other.
+                dimensions or more, a parameter in sets that contradict each other, one that is not in fp32
+                under ``apply_grad_on_fp32_main_grad`` if the engine keeps no gradient of another dtype.
             Exception: of the engine's choice, for a module that is wrapped already or whose parent is, and
                 for a shard dimension that is out of range or does not divide; the message says which.
         """
@@ -225,7 +234,8 @@ class FullyShard(Protocol):
             reduce_dtype: of gradients in collectives; None: that of the computed gradients.
             output_dtype: of floating-point outputs of the module's forward.
             cast_forward_inputs: whether floating-point inputs are cast to ``param_dtype``.
-            apply_grad_on_fp32_main_grad: gradients accumulate in fp32, whatever ``param_dtype`` is.
+            apply_grad_on_fp32_main_grad: gradients accumulate in fp32, whatever ``param_dtype`` is. Shards that
+                are not in fp32 get fp32 gradients beside them, or ``fully_shard`` refuses the policy.
 
         Raises:
             ValueError: a dtype is not a floating-point one, or fields contradict each other; it names them.

@@ -1,0 +1,23 @@
+"""Where the root's input requires a gradient, the parameters of the first step get none."""
+
+import tempfile
+
+import torch
+import torch.distributed as dist
+from hyper_parallel import init_device_mesh
+from hyper_parallel.core.fully_shard.api import fully_shard
+from torch import nn
+from torch.multiprocessing import spawn
+
+
+def run(rank: int, path: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    layer = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)))
+    layer(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    print(f"rank {rank}: expected a gradient, got {layer.weight.grad}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(run, (f"{folder}/store",), nprocs=2)

@@ -1,0 +1,27 @@
+"""load_state_dict fails while the parameters are full."""
+
+import tempfile
+
+import torch.distributed as dist
+from hyper_parallel import init_device_mesh
+from hyper_parallel.core.fully_shard.api import fully_shard
+from torch import nn
+from torch.multiprocessing import spawn
+
+
+def run(rank: int, path: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    layer = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)))
+    saved = layer.state_dict()
+    layer.unshard()
+    try:
+        layer.load_state_dict(saved)
+        print(f"rank {rank}: as expected, no error")
+    except RuntimeError as error:
+        print(f"rank {rank}: expected no error, got {error}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(run, (f"{folder}/store",), nprocs=2)

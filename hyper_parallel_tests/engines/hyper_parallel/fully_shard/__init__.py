@@ -1,0 +1,47 @@
+"""fully_shard of HyperParallel.
+
+The library shards, gathers and reduces. This package calls it, says what it lacks, shims what it needs on the CPU,
+and reads what a rank holds.
+"""
+
+from typing import Any
+
+from hyper_parallel_tests.engines.hyper_parallel import shims  # noqa: F401 - in place before anything is wrapped
+from hyper_parallel_tests.engines.hyper_parallel.fully_shard import optimizers  # noqa: F401 - likewise
+from hyper_parallel_tests.engines.hyper_parallel.fully_shard.inspect import managed_parameters
+from hyper_parallel_tests.engines.hyper_parallel.fully_shard.wrap import HSDPModule, fully_shard
+from hyper_parallel_tests.engines.hyper_parallel.library import offered
+
+__all__ = [
+    "CPUOffloadPolicy",
+    "HSDPModule",
+    "MixedPrecisionPolicy",
+    "OffloadPolicy",
+    "Replicate",
+    "Shard",
+    "fully_shard",
+    "managed_parameters",
+]
+
+
+def _policy(name: str) -> Any:
+    return offered(
+        f"hyper_parallel.core.fully_shard.utils:{name}",
+        f"hyper_parallel.platform.torch.fully_shard.utils:{name}",
+        reason="this version of the library has no such policy",
+    )
+
+
+def _placement(name: str) -> Any:
+    return offered(
+        f"hyper_parallel.core.dtensor.placement_types:{name}",
+        f"hyper_parallel.core.placement_types:{name}",
+        reason="this version of the library has no placements",
+    )
+
+
+MixedPrecisionPolicy = _policy("MixedPrecisionPolicy")
+OffloadPolicy = _policy("OffloadPolicy")
+CPUOffloadPolicy = _policy("CPUOffloadPolicy")
+Replicate = _placement("Replicate")
+Shard = _placement("Shard")
