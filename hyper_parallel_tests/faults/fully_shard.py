@@ -59,7 +59,7 @@ def comm_fusion_flag_not_read(patch: Patch) -> None:
     symptom="replicate_params is accepted and ignored: small parameters are sharded and gathered each step.",
     capability="fully_shard",
     layer="l0",
-    must_fail=["FS-0-01", "FS-0-02", "FSDP-L1-07"],
+    must_fail=["FS-0-01", "FS-0-02", "FSDP-L1-07", "FSDP-L3-04", "FSDP-L3-06"],
     ranks="all",
 )
 def replicated_params_sharded(patch: Patch) -> None:

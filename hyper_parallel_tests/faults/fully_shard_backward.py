@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from hyper_parallel_tests.faults import Patch, fault
 
 _FSDP = "torch.distributed.fsdp._fully_shard"
+_OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
 _COLLECT = f"{_FSDP}._fsdp_state:collect_grad_tensors"
 
 
@@ -140,24 +141,6 @@ def first_layer_not_reduced(patch: Patch) -> None:
 
 
 @fault(
-    id="fs-second-backward-overwrites",
-    symptom="Of several backwards before an update only the last one counts.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FS-1-03", "FSDP-L1-04"],
-    ranks="all",
-)
-def second_backward_overwrites(patch: Patch) -> None:
-    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=("fsdp_params", "unsharded_grads"))
-    def foreach_reduce(original: Any, fsdp_params: Any, *args: Any) -> Any:
-        for parameter in fsdp_params:
-            if parameter.sharded_param.grad is not None:
-                patch.reached()
-                parameter.sharded_param.grad = None
-        return original(fsdp_params, *args)
-
-
-@fault(
     id="fs-reset-does-nothing",
     symptom="After an exception in a step training goes on without reductions, although it was reset.",
     capability="fully_shard",
@@ -167,3 +150,19 @@ def second_backward_overwrites(patch: Patch) -> None:
 )
 def reset_does_nothing(patch: Patch) -> None:
     patch.replace(f"{_FSDP}._fsdp_state:FSDPState._reset_iter_state", lambda _: lambda self: patch.reached())
+
+
+@fault(
+    id="fs-not-last-backward-not-reduced",
+    symptom="Until the last backward of a step nothing is reduced: full gradients fill the memory.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-03"],
+    ranks="all",
+)
+def not_last_backward_not_reduced(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.module:HSDPModule.set_is_last_backward", parameters=("self", "is_last_backward"))
+    def set_is_last_backward(original: Any, self: Any, is_last_backward: bool) -> None:
+        original(self, is_last_backward)
+        patch.reached()
+        self.set_requires_gradient_sync(is_last_backward)

@@ -137,7 +137,7 @@ def gather_skipped_on_one_rank(patch: Patch) -> None:
     symptom="A setter takes a string or a number for a flag and keeps it as a truth value of some kind.",
     capability="fully_shard",
     layer="l1",
-    must_fail=["FSDP-L1-01", "FSDP-L1-02"],
+    must_fail=["FSDP-L1-01", "FSDP-L1-02", "FS-1-03"],
     ranks="all",
 )
 def flags_not_checked(patch: Patch) -> None:
@@ -145,3 +145,56 @@ def flags_not_checked(patch: Patch) -> None:
     def flag(_: Any, name: str, value: Any) -> Any:
         patch.reached()
         return value
+
+
+@fault(
+    id="fs-reshard-after-backward-flag-not-read",
+    symptom="set_reshard_after_backward(False) saves nothing: each micro-step gathers all parameters anew.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01"],
+    ranks="all",
+)
+def reshard_after_backward_flag_not_read(patch: Patch) -> None:
+    @patch.around(
+        f"{_OURS}.module:HSDPModule.set_reshard_after_backward",
+        parameters=("self", "reshard_after_backward", "recurse"),
+    )
+    def write_only(_: Any, self: Any, reshard_after_backward: bool, recurse: bool = True) -> None:
+        patch.reached()
+        self.reshard_after_backward = reshard_after_backward
+
+
+@fault(
+    id="fs-reshard-argument-not-read",
+    symptom="fully_shard(reshard_after_forward=False) gathers for backward all the same.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-01"],
+    ranks="all",
+)
+def reshard_argument_not_read(patch: Patch) -> None:
+    @patch.around(f"{_OURS}:fully_shard", parameters=("module",))
+    def fully_shard(original: Any, module: Any, **options: Any) -> Any:
+        if options.get("reshard_after_forward") is False:
+            patch.reached()
+            del options["reshard_after_forward"]
+        return original(module, **options)
+
+
+@fault(
+    id="fs-reshard-group-not-read",
+    symptom="reshard_after_forward=8 is taken for True: backward gathers over the slow links between machines.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-10"],
+    ranks="all",
+)
+def reshard_group_not_read(patch: Patch) -> None:
+    @patch.around(
+        f"{_FSDP}._fully_shard:_get_post_forward_mesh_info", parameters=("reshard_after_forward", "mesh_info")
+    )
+    def mesh_info(original: Any, reshard_after_forward: bool | int, mesh_info: Any) -> Any:
+        if not isinstance(reshard_after_forward, bool):
+            patch.reached()
+        return original(bool(reshard_after_forward), mesh_info)

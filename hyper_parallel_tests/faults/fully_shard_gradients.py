@@ -4,41 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hyper_parallel_tests.faults import Patch, fault
 
 _FSDP = "torch.distributed.fsdp._fully_shard"
 _OURS = "hyper_parallel_tests.engines.torch_native.fully_shard"
-
-# Positions of the arguments of FSDP2's foreach_reduce that the faults change.
-_REDUCE_SCATTER_GROUP, _ALL_REDUCE_GROUP, _ALL_REDUCE_GRADS, _PARTIAL_OUTPUT = 2, 9, 11, 12
-_FOREACH_REDUCE = (
-    "fsdp_params",
-    "unsharded_grads",
-    "reduce_scatter_group",
-    "reduce_scatter_stream",
-    "reduce_scatter_comm",
-    "orig_dtype",
-    "reduce_dtype",
-    "device",
-    "gradient_divide_factor",
-    "all_reduce_group",
-    "all_reduce_stream",
-    "all_reduce_grads",
-    "partial_reduce_output",
-)
-
-
-def _change_reduction(patch: Patch, change: Any) -> None:
-    """Has `change` alter the list of foreach_reduce's arguments where it says True."""
-
-    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
-    def foreach_reduce(original: Any, *args: Any) -> Any:
-        args = list(args)
-        if change(args):
-            patch.reached()
-        return original(*args)
 
 
 @fault(
@@ -93,40 +65,6 @@ def reduce_op_set_once(patch: Patch) -> None:
 
 
 @fault(
-    id="fs-all-reduce-flag-not-read",
-    symptom="set_requires_all_reduce(False) saves nothing: each micro-step still reduces over the replicas.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FSDP-L1-02"],
-    ranks="all",
-)
-def all_reduce_flag_not_read(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        unread = args[_ALL_REDUCE_GROUP] is not None and not args[_ALL_REDUCE_GRADS]
-        args[_ALL_REDUCE_GRADS] = True
-        return unread
-
-    _change_reduction(patch, change)
-
-
-@fault(
-    id="fs-held-back-gradients-lost",
-    symptom="Accumulating over replicas trains on the last micro-batch alone.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FSDP-L1-02"],
-    ranks="all",
-)
-def held_back_gradients_lost(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        lost = args[_PARTIAL_OUTPUT] is not None
-        args[_PARTIAL_OUTPUT] = None
-        return lost
-
-    _change_reduction(patch, change)
-
-
-@fault(
     id="fs-all-reduce-recurses-always",
     symptom="recurse=False still reaches the children: their gradients are held back too.",
     capability="fully_shard",
@@ -142,43 +80,6 @@ def all_reduce_recurses_always(patch: Patch) -> None:
         if not recurse:
             patch.reached()
         original(self, requires_all_reduce, recurse=True)
-
-
-@fault(
-    id="fs-all-reduce-skipped-on-one-rank",
-    symptom="Training on a hybrid mesh hangs: one rank leaves out the all-reduce that its replica waits in.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FSDP-L1-02"],
-    applied_on=[3],
-    watchdog=5,
-)
-def all_reduce_skipped_on_one_rank(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        skipped = args[_ALL_REDUCE_GROUP] is not None and args[_ALL_REDUCE_GRADS]
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
-
-
-@fault(
-    id="fs-replicated-gradients-not-reduced",
-    symptom="Replicated parameters drift apart: each rank trains its own copy.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FSDP-L1-07"],
-    ranks="all",
-)
-def replicated_gradients_not_reduced(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        skipped = args[_REDUCE_SCATTER_GROUP].size() == 1 and args[_ALL_REDUCE_GROUP] is not None
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
 
 
 @fault(
@@ -202,24 +103,6 @@ def ignored_gradients_reduced(patch: Patch) -> None:
             hooked.add(parameter)
             parameter.register_post_accumulate_grad_hook(reduce)
         return original(module, **options)
-
-
-@fault(
-    id="fs-fused-gradients-shifted",
-    symptom="With comm_fusion on, a layer's second parameter gets gradients one element off.",
-    capability="fully_shard",
-    layer="l1",
-    must_fail=["FSDP-L1-08", "FS-2-01"],
-)
-def fused_gradients_shifted(patch: Patch) -> None:
-    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
-    def foreach_reduce(original: Any, fsdp_params: Any, *args: Any) -> Any:
-        reduced = original(fsdp_params, *args)
-        if len(fsdp_params) > 1:
-            patch.reached()
-            local = fsdp_params[1].sharded_param.grad._local_tensor
-            local.copy_(local.roll(1))
-        return reduced
 
 
 @fault(
@@ -269,3 +152,48 @@ def gradient_rows_cut_by_floor(patch: Patch) -> None:
                 # The rows after the floor cut move to the next rank's part.
                 grad.copy_(grad.roll(grad.size(0) // world_size - -(-grad.size(0) // world_size), dims=0))
         original(unsharded_grads, reduce_scatter_input, world_size)
+
+
+@fault(
+    id="fs-zero-grad-to-zero-drops",
+    symptom="zero_grad(set_to_none=False) takes the gradients away, and who holds on to them sees old values.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-04"],
+    ranks="all",
+)
+def zero_grad_to_zero_drops(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.module:HSDPModule.zero_grad", parameters=("self", "set_to_none"))
+    def zero_grad(original: Any, self: Any, set_to_none: bool = True) -> None:
+        if not set_to_none:
+            patch.reached()
+        original(self)
+
+
+@fault(
+    id="fs-scaling-tensor-read-once",
+    symptom="A loss scale that changes between steps scales gradients by the value that it had when it was set.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-09"],
+    ranks="all",
+)
+def scaling_tensor_read_once(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.module:HSDPModule.set_gradient_scaling_factor", parameters=("self", "factor"))
+    def set_factor(original: Any, self: Any, factor: Any) -> None:
+        if isinstance(factor, torch.Tensor):
+            patch.reached()
+            factor = factor.item()
+        original(self, factor)
+
+
+@fault(
+    id="fs-wrong-scaling-factor-accepted",
+    symptom="A factor that is no number fails in the first backward, far from where it was set, or is taken for 1.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FS-1-09"],
+    ranks="all",
+)
+def wrong_scaling_factor_accepted(patch: Patch) -> None:
+    patch.replace(f"{_OURS}.module:_check_factor", lambda _: lambda factor: patch.reached(), parameters=("factor",))

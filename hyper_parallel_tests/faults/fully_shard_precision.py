@@ -134,3 +134,20 @@ def reduced_gradients_rounded(patch: Patch) -> None:
                 local = parameter.sharded_param.grad._local_tensor
                 local.copy_(local.to(parameter.param_dtype))
         return reduced
+
+
+@fault(
+    id="fs-main-grad-rounded-to-stored-dtype",
+    symptom="For parameters stored in bf16 apply_grad_on_fp32_main_grad is accepted, and gradients are bf16 as before.",
+    capability="fully_shard",
+    layer="l1",
+    must_fail=["FSDP-L1-13"],
+    ranks="all",
+)
+def main_grad_rounded_to_stored_dtype(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.wrap:_refuse_contradictions", parameters=("modules", "policy", "ignored", "replicated"))
+    def accept(original: Any, modules: Any, policy: Any, ignored: Any, replicated: Any) -> None:
+        stored = {parameter.dtype for module in modules for parameter in module.parameters()}
+        if policy.apply_grad_on_fp32_main_grad and stored != {torch.float32}:
+            patch.reached()
+        original(modules, replace(policy, apply_grad_on_fp32_main_grad=False), ignored, replicated)

@@ -14,51 +14,6 @@ from hyper_parallel_tests.faults import Patch, fault
 _FSDP = "torch.distributed.fsdp._fully_shard"
 _OURS = "hyper_parallel_tests.engines.torch_native"
 
-# Positions of the arguments of FSDP2's foreach_reduce that the faults change.
-_REDUCE_SCATTER_GROUP, _ALL_REDUCE_GROUP = 2, 9
-_FOREACH_REDUCE = (
-    "fsdp_params",
-    "unsharded_grads",
-    "reduce_scatter_group",
-    "reduce_scatter_stream",
-    "reduce_scatter_comm",
-    "orig_dtype",
-    "reduce_dtype",
-    "device",
-    "gradient_divide_factor",
-    "all_reduce_group",
-)
-
-
-def _change_reduction(patch: Patch, change: Any) -> None:
-    """Has `change` alter the list of foreach_reduce's arguments where it says True."""
-
-    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
-    def foreach_reduce(original: Any, *args: Any) -> Any:
-        args = list(args)
-        if change(args):
-            patch.reached()
-        return original(*args)
-
-
-@fault(
-    id="fs-replicas-train-apart",
-    symptom="On a hybrid mesh each replica trains on its own rows: their parameters drift apart.",
-    capability="fully_shard",
-    layer="l2",
-    must_fail=["FSDP-L3-01", "FS-2-02"],
-    ranks="all",
-)
-def replicas_train_apart(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        sharded = args[_REDUCE_SCATTER_GROUP] is not None and args[_REDUCE_SCATTER_GROUP].size() > 1
-        skipped = sharded and args[_ALL_REDUCE_GROUP] is not None
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
-
 
 @fault(
     id="fs-hybrid-mesh-transposed",
@@ -114,24 +69,6 @@ def update_not_gathered(patch: Patch) -> None:
         return property(all_gather_inputs)
 
     patch.replace(f"{_FSDP}._fsdp_param:FSDPParam.all_gather_inputs", make)
-
-
-@fault(
-    id="fs-whole-parameters-train-apart",
-    symptom="Parameters that are kept whole differ between ranks after one step, and nothing says so.",
-    capability="fully_shard",
-    layer="l2",
-    must_fail=["FSDP-L3-04"],
-    ranks="all",
-)
-def whole_parameters_train_apart(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        whole = args[_REDUCE_SCATTER_GROUP].size() == 1 and args[_ALL_REDUCE_GROUP] is not None
-        if whole:
-            args[_ALL_REDUCE_GROUP] = None
-        return whole
-
-    _change_reduction(patch, change)
 
 
 @fault(

@@ -11,28 +11,9 @@ from hyper_parallel_tests.faults import Patch, fault
 _FSDP = "torch.distributed.fsdp._fully_shard"
 _OURS = "hyper_parallel_tests.engines.torch_native"
 
-# Positions of the arguments of FSDP2's foreach_reduce that a fault changes.
-_REDUCE_SCATTER_GROUP, _ALL_REDUCE_HOOK = 2, 13
-_FOREACH_REDUCE = (
-    "fsdp_params",
-    "unsharded_grads",
-    "reduce_scatter_group",
-    "reduce_scatter_stream",
-    "reduce_scatter_comm",
-    "orig_dtype",
-    "reduce_dtype",
-    "device",
-    "gradient_divide_factor",
-    "all_reduce_group",
-    "all_reduce_stream",
-    "all_reduce_grads",
-    "partial_reduce_output",
-    "all_reduce_hook",
-)
-
 
 @fault(
-    id="fs-reduce-dtype-not-read",
+    id="fs-reduce-dtype-dropped-at-init",
     symptom="Gradients of a low-precision network are summed in its dtype, whatever reduce_dtype says.",
     capability="fully_shard",
     layer="l2",
@@ -157,22 +138,19 @@ def scaling_factor_not_read(patch: Patch) -> None:
 
 
 @fault(
-    id="fs-scaling-skips-whole-parameters",
-    symptom="Biases that are kept whole train at another rate than the weights: the factor misses them.",
+    id="fs-scaling-factor-ends-reduce-op",
+    symptom='A factor set after set_reduce_op_type("sum") brings the average back: gradients are too small.',
     capability="fully_shard",
     layer="l2",
     must_fail=["FS-2-06"],
     ranks="all",
 )
-def scaling_skips_whole_parameters(patch: Patch) -> None:
-    @patch.around(f"{_FSDP}._fsdp_param_group:foreach_reduce", parameters=_FOREACH_REDUCE)
-    def foreach_reduce(original: Any, *args: Any) -> Any:
-        args = list(args)
-        whole = args[_REDUCE_SCATTER_GROUP].size() == 1
-        if whole and args[_ALL_REDUCE_HOOK] is not None:
-            patch.reached()
-            args[_ALL_REDUCE_HOOK] = None
-        return original(*args)
+def scaling_factor_ends_reduce_op(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.fully_shard.module:HSDPModule.set_gradient_scaling_factor", parameters=("self", "factor"))
+    def set_factor(original: Any, self: Any, factor: Any) -> None:
+        patch.reached()
+        self.set_reduce_op_type("avg")
+        original(self, factor)
 
 
 @fault(

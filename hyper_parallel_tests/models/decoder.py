@@ -55,8 +55,7 @@ PLAN = DecoderShape(vocab=1024, hidden=256, layers=4, heads=8, kv_heads=8, ffn=7
 class Decoder(nn.Module):
     """Tokens (batch, seq) -> logits (batch, seq, vocab).
 
-    Modules: `embedding`, `blocks.<i>` with `attention_norm`, `attention` (`q`, `k`, `v`, `core`, `o`),
-        `ffn_norm` and
+    Modules: `embedding`, `blocks.<i>` with `attention_norm`, `attention` (`q`, `k`, `v`, `core`, `o`), `ffn_norm` and
     `ffn` (`gate`, `up`, `down`), then `norm` and `output`.
     """
 

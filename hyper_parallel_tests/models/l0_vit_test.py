@@ -7,7 +7,7 @@ import torch
 
 from hyper_parallel_tests.harness.judging.parity import assert_close, assert_differs
 from hyper_parallel_tests.harness.judging.tolerances import ledger
-from hyper_parallel_tests.models.vit import PLAN, VitShape, vit, vit_batch, vit_loss
+from hyper_parallel_tests.models.vit import PLAN, RATE, VitShape, vit, vit_batch, vit_loss
 
 ROW = ledger["fsdp_1d_fp32"]
 
@@ -71,6 +71,21 @@ def test_every_parameter_has_a_gradient_that_the_ledger_can_judge(shape):
     """No gradient is so small that a tolerance of 1e-5 would pass zeros."""
     model = vit(shape)
     vit_loss(model, vit_batch(0, rows=1, shape=shape)).backward()
+    for name, param in model.named_parameters():
+        assert param.grad.abs().max() > 100 * ROW.tensor, name
+
+
+def test_every_gradient_of_the_second_step_can_be_judged_too():
+    """At the learning rate of the FSDP plan's cases an update lowers the loss and leaves no gradient too small."""
+    model = vit(PLAN)
+    optimizer, first = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9), vit_batch(0, rows=2, shape=PLAN)
+    before = vit_loss(model, first)
+    before.backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert vit_loss(model, first) < before
+    optimizer.zero_grad()
+    vit_loss(model, vit_batch(1, rows=2, shape=PLAN)).backward()
     for name, param in model.named_parameters():
         assert param.grad.abs().max() > 100 * ROW.tensor, name
 

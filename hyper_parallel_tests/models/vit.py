@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hyper_parallel_tests.models.seeding import Batch, build, generator
 
-__all__ = ["PLAN", "Encoder", "Vit", "VitShape", "vit", "vit_batch", "vit_loss"]
+__all__ = ["PLAN", "RATE", "Encoder", "Vit", "VitShape", "vit", "vit_batch", "vit_loss"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class VitShape:
 
 PLAN = VitShape(image=224, patch=16, hidden=256, layers=6, heads=8, mlp=1024, classes=1000)
 """The vision transformer of the FSDP plan, L3-04: 6 blocks, hidden 256, images of 224."""
+
+RATE = 0.01
+"""A learning rate at which PLAN learns: ten times as much makes it diverge in a step, and its gradients vanish."""
 
 
 class Encoder(nn.Module):

@@ -83,9 +83,9 @@ def test_parameter_both_ignored_and_replicated_is_an_error(engine, mesh):
 
 @contract("FS-0-03")
 def test_parameter_both_replicated_and_sharded_is_an_error(engine, mesh):
-    """replicate_params contradicts a shard_placement_fn that wants the same parameter divided."""
+    """replicate_params contradicts a shard_placement_fn that wants the same parameter divided; both are named."""
     layer = nn.Linear(4, 4)
-    with pytest.raises(ValueError, match="replicate_params"):
+    with pytest.raises(ValueError, match="replicate_params.*shard_placement_fn"):
         engine.fully_shard(
             layer, mesh=mesh, replicate_params={layer.bias}, shard_placement_fn=lambda _: engine.Shard(0)
         )

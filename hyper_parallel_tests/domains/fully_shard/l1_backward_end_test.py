@@ -74,7 +74,11 @@ def test_end_of_backward_comes_with_each_of_two_backwards_of_a_graph(engine, wor
 @contract("FS-1-03")
 @pytest.mark.parametrize("more_to_come", [False, True], ids=["default", "first_is_not_last"])
 def test_end_of_backward_comes_with_each_of_two_forwards(engine, world, ledger, more_to_come):
-    """Two forwards, then a backward of each: both end by themselves, also if the first is said not to be the last."""
+    """Two forwards, then a backward of each: both end by themselves.
+
+    That the first is said not to be the last may save waiting, which nothing here can see; it must not cost a
+    reduction or a value.
+    """
     model, first, second = sharded_network(engine, world, comm_fusion=True), batch(world, 0), batch(world, 1)
     values = [loss(model, mine(world, rows)) for rows in (first, second)]
     model.set_is_last_backward(not more_to_come)
@@ -83,6 +87,13 @@ def test_end_of_backward_comes_with_each_of_two_forwards(engine, world, ledger, 
     assert backward(values[1]) == LAYERS
     assert_step_is_over(engine, model)
     assert_gradients(engine, world, ledger, model, first, second)
+
+
+@contract("FS-1-03")
+def test_end_of_backward_is_told_by_a_flag_only(engine, world):
+    """Anything but a bool is refused by set_is_last_backward, instead of being kept as a truth value."""
+    with pytest.raises(ValueError, match="is_last_backward"):
+        sharded_network(engine, world).set_is_last_backward("last")
 
 
 @contract("FS-1-03")

@@ -77,6 +77,8 @@ def test_forward_under_no_grad_leaves_shards(engine, world, ledger, wrapped, com
         assert_evaluated(engine, world, ledger, model, output)
     loss(model, rows).backward()
     assert full_now(engine, model) == set()
+    expected = parts(world, single_card_gradients(world, batch(world)))
+    assert_close(gradients(engine, model), expected, ledger["fsdp_1d_fp32"], what="gradients of a step after it")
 
 
 @contract("FS-1-05")

@@ -127,6 +127,25 @@ def test_zero_grad(engine, world, ledger, accumulate):
 
 
 @contract("FSDP-L1-04")
+@pytest.mark.parametrize("accumulate", [reduced, pending, both, kept_full], ids=lambda how: how.__name__)
+def test_zero_grad_to_zeros(engine, world, ledger, accumulate):
+    """set_to_none=False leaves zeros where a reduced gradient was and nothing pending; the next one is fresh."""
+    model = sharded_network(engine, world)
+    accumulate(model, [mine(world, batch(world, seed=step)) for step in range(3)])
+    zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients(engine, model).items()}
+    assert zeros or pending_gradients(engine, model)
+
+    model.zero_grad(set_to_none=False)
+    why = "zeros were asked for"
+    assert_close(gradients(engine, model), zeros, ledger["exact"], what="gradients after zero_grad", zero_because=why)
+    assert pending_gradients(engine, model) == {}
+
+    loss(model, mine(world, batch(world, seed=9))).backward()
+    fresh = parts(world, single_card_gradients(world, batch(world, seed=9)))
+    assert_close(gradients(engine, model), fresh, ledger["fsdp_1d_fp32"], what="gradients of the next backward")
+
+
+@contract("FSDP-L1-04")
 @pytest.mark.parametrize("accumulate", [reduced, pending], ids=lambda how: how.__name__)
 def test_zero_grad_ends_an_accumulation(engine, world, ledger, accumulate):
     """Without zero_grad the steps add up, reduced or not: what it drops had been there."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, contract, trace
 
 
 class Scale(nn.Module):
@@ -78,8 +78,17 @@ def test_gradient_reaches_inputs_by_keyword(engine, world, ledger):
     """Backward through a call by keyword gathers again, reduces, and gives the inputs their gradients."""
     module, plain = Scale(4).to(world.device), Scale(4).to(world.device)
     engine.fully_shard(module, mesh=world.mesh(dp=world.size))
-    ours, theirs = (torch.ones(2, 4, device=world.device, requires_grad=True) for _ in range(2))
-    module(inputs=ours).square().sum().backward()
-    plain(inputs=theirs).square().sum().backward()
-    assert_close(ours.grad, theirs.grad, ledger["fsdp_1d_fp32"], what="gradient of the input")
+    # Other inputs on each rank: with equal ones a gradient that nobody reduced would be right too.
+    ours, theirs = (
+        [torch.full((2, 4), 1.0 + rank, device=world.device, requires_grad=True) for rank in range(world.size)]
+        for _ in range(2)
+    )
+    value = module(inputs=ours[world.rank]).square().sum()
+    with trace.collectives() as sent:
+        value.backward()
+    assert sent.ops() == ["all_gather", "reduce_scatter"]
+    for inputs in theirs:
+        (plain(inputs=inputs).square().sum() / world.size).backward()
+    own = theirs[world.rank].grad * world.size
+    assert_close(ours[world.rank].grad, own, ledger["fsdp_1d_fp32"], what="gradient of the input")
     assert_close(module.weight.grad, plain.weight.grad, ledger["fsdp_1d_fp32"], what="gradient of the weight")

@@ -83,12 +83,26 @@ def grads_on_one_card(world, steps: list[list[MicroStep]], dtype: torch.dtype) -
     return {name: parameter.grad.float() for name, parameter in model.named_parameters()}
 
 
+def assert_fp16_could_not_hold(world, ledger, steps: list[list[MicroStep]]) -> None:
+    """The data tell: each rank's gradient of each micro-step is exact in fp16, their sum is not."""
+    for alone in ([[one]] for step in steps for one in step):
+        ours, theirs = (grads_on_one_card(world, alone, dtype) for dtype in (torch.float16, torch.float32))
+        assert_close(ours, theirs, ledger["exact"], what="gradients of one micro-step")
+    ours, theirs = (grads_on_one_card(world, steps, dtype) for dtype in (torch.float16, torch.float32))
+    assert_differs(ours, theirs, ledger["fsdp_fp16_main_grad"], what="accumulated gradients")
+
+
 @contract("FSDP-L1-13")
 @pytest.mark.parametrize("reduce_dtype", [torch.float32, None], ids=["reduce_fp32", "reduce_default"])
 @pytest.mark.parametrize("held_back", [False, True], ids=["each_reduced", "held_back"])
 def test_mp_apply_grad_on_fp32_main_grad(engine, world, ledger, held_back, reduce_dtype):
-    """Micro-steps in fp16 add up to the fp32 card's gradient, which fp16 could not hold, and update as it does."""
+    """Micro-steps in fp16 add up to the fp32 card's gradient, which fp16 could not hold, and update as it does.
+
+    reduce_fp32 is the plan's configuration. It shows the value, not the flag: shards in fp32 reduced in fp32 have
+    such gradients without it too. The flag shows in reduce_default.
+    """
     steps, baseline_model = micro_steps(world), layer(world)
+    assert_fp16_could_not_hold(world, ledger, steps)
     policy = engine.MixedPrecisionPolicy(torch.float16, reduce_dtype, apply_grad_on_fp32_main_grad=True)
     model = engine.fully_shard(layer(world), mesh=world.mesh(dp=world.size), mp_policy=policy)
     accumulate = partial(on_ranks, held_back=held_back)
@@ -105,11 +119,17 @@ def test_mp_apply_grad_on_fp32_main_grad(engine, world, ledger, held_back, reduc
 
 
 @contract("FSDP-L1-13")
-def test_mp_apply_grad_on_fp32_main_grad_is_told_from_fp16(world, ledger):
-    """The data tell: each rank's gradient of each micro-step is exact in fp16, their sum is not."""
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16], ids=["stored_bf16", "stored_fp16"])
+def test_mp_apply_grad_on_fp32_main_grad_of_parameters_stored_lower(engine, world, ledger, stored):
+    """Shards in bf16 or fp16 get the fp32 card's gradient in fp32, or are refused by the flag's name."""
+    policy = engine.MixedPrecisionPolicy(torch.float16, apply_grad_on_fp32_main_grad=True)
+    try:
+        model = engine.fully_shard(layer(world, stored), mesh=world.mesh(dp=world.size), mp_policy=policy)
+    except ValueError as error:
+        assert "apply_grad_on_fp32_main_grad" in str(error)  # noqa: PT017 - either is right
+        return
     steps = micro_steps(world)
-    for alone in ([[one]] for step in steps for one in step):
-        ours, theirs = (grads_on_one_card(world, alone, dtype) for dtype in (torch.float16, torch.float32))
-        assert_close(ours, theirs, ledger["exact"], what="gradients of one micro-step")
-    ours, theirs = (grads_on_one_card(world, steps, dtype) for dtype in (torch.float16, torch.float32))
-    assert_differs(ours, theirs, ledger["fsdp_fp16_main_grad"], what="accumulated gradients")
+    on_ranks(model, [step[world.rank] for step in steps], held_back=False)
+    expected = parts(world, grads_on_one_card(world, steps, torch.float32))
+    assert {grad.dtype for grad in gradients(engine, model).values()} == {torch.float32}
+    assert_close(gradients(engine, model), expected, ledger["fsdp_fp16_main_grad"], what="gradients")

@@ -27,9 +27,18 @@ def sharded_stack(engine, world) -> nn.Sequential:
     return wrap(engine, model, list(model), world.mesh(dp=world.size), comm_fusion=True)
 
 
-def loss(world, model: nn.Module) -> torch.Tensor:
-    """The same on all ranks."""
-    return model(torch.randn(4, WIDTHS[0], generator=generator(0, "inputs")).to(world.device)).square().mean()
+def inputs(world) -> torch.Tensor:
+    """Four rows for each rank, no two alike, the same on all ranks: the mean of the ranks' losses is that of all."""
+    return torch.randn(4 * world.size, WIDTHS[0], generator=generator(0, "inputs")).to(world.device)
+
+
+def mine(world) -> torch.Tensor:
+    """This rank's rows."""
+    return inputs(world).chunk(world.size)[world.rank]
+
+
+def loss(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    return model(rows).square().mean()
 
 
 class Gathers:
@@ -46,7 +55,7 @@ class Gathers:
         handles = [hook for number, layer in enumerate(self._model) for hook in self._follow(number, layer)]
         self._pass, self._sent = self.forward, trace.collectives()
         with self._sent:
-            value = loss(world, self._model)
+            value = loss(self._model, mine(world))
         self._pass, self._sent = self.backward, trace.collectives()
         with self._sent:
             value.backward()
@@ -129,10 +138,10 @@ def test_prefetched_parameters_are_fresh(engine, world, ledger):
     set_prefetch(model, BACKWARD, {2: [0, 1], 1: [0]})
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, single)]
     for step in range(3):
-        ours, theirs = loss(world, model), loss(world, single)
-        assert_close(ours, theirs, ledger["fsdp_1d_fp32"], what=f"loss in step {step}")
+        ours = loss(model, mine(world))
+        assert_close(ours, loss(single, mine(world)), ledger["fsdp_1d_fp32"], what=f"loss in step {step}")
         ours.backward()
-        theirs.backward()
+        loss(single, inputs(world)).backward()
         whole = parts(world, {name: one.grad for name, one in single.named_parameters()})
         assert_close(gradients(engine, model), whole, ledger["fsdp_1d_fp32"], what=f"gradients in step {step}")
         for optimizer in optimizers:

@@ -10,6 +10,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     WIDTH,
     batch,
     full_now,
+    group_bytes,
     loss,
     mine,
     network,
@@ -20,7 +21,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     shards,
     single_card_parameters,
 )
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, contract, trace
 
 either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
@@ -50,6 +51,22 @@ def test_dynamic_reshard_control(engine, world, comm_fusion):
     model.set_reshard_after_backward(True)
     loss(model, rows).backward()
     assert numels(resident(engine, model)) == numels(parts(world, full))
+
+
+@contract("FSDP-L1-01")
+@either_fusion
+@pytest.mark.parametrize("reshard", [True, False], ids=["resharded", "kept"])
+def test_dynamic_reshard_control_starts_from_the_argument(engine, world, reshard, comm_fusion):
+    """reshard_after_forward of the call decides what forward leaves behind, and with it what backward gathers."""
+    full = single_card_parameters(world)
+    model = sharded_network(engine, world, reshard_after_forward=reshard, comm_fusion=comm_fusion)
+    value = loss(model, mine(world, batch(world)))
+    assert full_now(engine, model) == (set() if reshard else set(full))
+    with trace.collectives() as sent:
+        value.backward()
+    groups = len(group_bytes(engine, model))
+    assert len(sent.of("all_gather")) == (groups if reshard else 0)
+    assert full_now(engine, model) == set()
 
 
 @contract("FSDP-L1-01")

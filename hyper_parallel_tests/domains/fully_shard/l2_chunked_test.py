@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from hyper_parallel_tests.domains.fully_shard.networks import CHUNKED, norm_of
+from hyper_parallel_tests.domains.fully_shard.networks import CHUNKED, SMALL_CHUNKED, beside_ddp, norm_of
 from hyper_parallel_tests.harness import assert_bitwise_repeatable, assert_close, assert_parity, contract
 
 
 @contract("FSDP-L3-05")
-@pytest.mark.watchdog(240)
+def test_small_chunked_ce_fsdp_vs_ddp(engine, world, ledger):
+    """An output layer that runs three times in a forward is DDP's: losses, norms, every gradient and parameter."""
+    candidate, ddp = beside_ddp(engine, world, SMALL_CHUNKED, world.mesh(dp=world.size))
+    assert_parity(candidate, ddp, ledger["fsdp_1d_fp32"])
+
+
+@contract("FSDP-L3-05")
+# Three runs with two matrices of 32768 words, whole on every rank in each record: the plan's size, and heavy for a CPU.
+@pytest.mark.watchdog(120)
 def test_chunked_ce_fsdp_vs_ddp(engine, world, ledger):
     """Total and per-chunk losses, norms and the output layer's gradient are DDP's; the chunks add up to the total."""
     row = ledger["fsdp_1d_fp32"]

@@ -18,6 +18,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     sharded_network,
 )
 from hyper_parallel_tests.harness import (
+    assert_bitwise_repeatable,
     assert_close,
     assert_differs,
     assert_parity,
@@ -35,6 +36,21 @@ either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["sing
 
 def norm_of(tensors) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors]).norm()
+
+
+def batches(world):
+    return [batch(world, seed=step) for step in range(2)]
+
+
+def train_clipped(engine, world, comm_fusion):
+    return train(
+        sharded_network(engine, world, comm_fusion=comm_fusion),
+        [mine(world, rows) for rows in batches(world)],
+        loss,
+        optimizer=sgd,
+        average=mean_over_ranks,
+        before_update=lambda one: engine.clip_grad_norm_(one.parameters(), MAX_NORM),
+    )
 
 
 def single_card_clipped(world):
@@ -65,21 +81,18 @@ def test_grad_clip_with_dtensor_grads(engine, world, ledger, comm_fusion):
 @either_fusion
 def test_grad_clip_with_dtensor_grads_in_training(engine, world, ledger, comm_fusion):
     """Clipped between backward and update, two steps follow the single card's."""
-    model = sharded_network(engine, world, comm_fusion=comm_fusion)
-    batches = [batch(world, seed=step) for step in range(2)]
-    candidate = train(
-        model,
-        [mine(world, rows) for rows in batches],
-        loss,
-        optimizer=sgd,
-        average=mean_over_ranks,
-        before_update=lambda one: engine.clip_grad_norm_(one.parameters(), MAX_NORM),
-    )
+    candidate = train_clipped(engine, world, comm_fusion)
     baseline = train(
         network(world),
-        batches,
+        batches(world),
         loss,
         optimizer=sgd,
         before_update=lambda one: clip_grad_norm_(one.parameters(), MAX_NORM),
     )
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
+
+
+@contract("FSDP-L2-07")
+def test_grad_clip_training_repeats_bit_by_bit(engine, world):
+    """The same clipped training again in the same process gives the same bits."""
+    assert_bitwise_repeatable(lambda: train_clipped(engine, world, comm_fusion=True).steps)

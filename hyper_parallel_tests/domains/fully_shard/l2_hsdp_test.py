@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from hyper_parallel_tests.domains.fully_shard.reference import part
+from hyper_parallel_tests.domains.fully_shard.reference import cast_forward, part
 from hyper_parallel_tests.domains.fully_shard.setting import batch, gradients, loss, mine, network, wrap
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
@@ -53,8 +54,15 @@ def not_given(engine, world):
     return None
 
 
+ORIGINS = [(from_two_groups, "hsdp_2d_fp32"), (from_the_world, "fsdp_1d_fp32"), (not_given, "fsdp_1d_fp32")]
+
+
+def batches(world, width):
+    return [batch(world, seed=step, width=width) for step in range(3)]
+
+
 def run(world, model, width, optimizer):
-    rows = [mine(world, batch(world, seed=step, width=width)) for step in range(3)]
+    rows = [mine(world, one) for one in batches(world, width)]
     return train(model, rows, loss, optimizer=optimizer, average=mean_over_ranks)
 
 
@@ -79,6 +87,26 @@ def test_hybrid_mesh_trains_as_ddp_does(engine, world, ledger, optimizer, width,
 
 @contract("FS-2-02")
 @either_fusion
+def test_hybrid_mesh_trains_in_mixed_precision(engine, world, ledger, comm_fusion):
+    """With bf16 parameters and fp32 reductions it is a card that casts alike, over each rank's rows by themselves."""
+    width, optimizer = WIDTHS["odd"], OPTIMIZERS["sgd_momentum"]
+    policy = engine.MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+    )
+    model, mesh = network(world, width), hybrid(engine, world)
+    engine.fully_shard(model, mesh=mesh, mp_policy=policy, comm_fusion=comm_fusion)
+
+    def casting_loss(model, rows):
+        shares = [rows.part(rank, world.size) for rank in range(world.size)]
+        outputs = [cast_forward(model, one.inputs, torch.bfloat16, torch.float32) for one in shares]
+        return sum(F.mse_loss(out, one.targets) for out, one in zip(outputs, shares, strict=True)) / world.size
+
+    baseline = train(network(world, width), batches(world, width), casting_loss, optimizer=optimizer)
+    assert_parity(run(world, model, width, optimizer), baseline, ledger["hsdp_2d_fp32"])
+
+
+@contract("FS-2-02")
+@either_fusion
 def test_hybrid_mesh_puts_each_shard_where_it_belongs(engine, world, ledger, comm_fusion):
     """Both ranks of a column hold the same rows of a gradient, those that the column owns."""
     width = WIDTHS["odd"]
@@ -93,12 +121,12 @@ def test_hybrid_mesh_puts_each_shard_where_it_belongs(engine, world, ledger, com
 
 
 @contract("FS-2-02")
-@pytest.mark.parametrize("mesh", [from_two_groups, from_the_world, not_given])
-def test_mesh_of_another_origin_trains_as_ddp_does(engine, world, ledger, mesh):
+@pytest.mark.parametrize(("mesh", "row"), ORIGINS, ids=[mesh.__name__ for mesh, _ in ORIGINS])
+def test_mesh_of_another_origin_trains_as_ddp_does(engine, world, ledger, mesh, row):
     """A hybrid mesh from groups, one dimension from the world's group, and no mesh at all are as good."""
     width, optimizer = WIDTHS["odd"], OPTIMIZERS["adamw"]
     candidate = run_sharded(engine, world, mesh(engine, world), width, optimizer)
-    assert_parity(candidate, run_ddp(world, width, optimizer), ledger["hsdp_2d_fp32"])
+    assert_parity(candidate, run_ddp(world, width, optimizer), ledger[row])
 
 
 @contract("FS-2-02")

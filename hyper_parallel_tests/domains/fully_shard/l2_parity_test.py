@@ -24,9 +24,9 @@ from hyper_parallel_tests.harness import (
     assert_close,
     assert_parity,
     contract,
+    mean_over_ranks,
     train,
 )
-from hyper_parallel_tests.harness.judging.parity import mean_over_ranks
 from hyper_parallel_tests.models.decoder import decoder, decoder_batch, decoder_loss
 
 STEPS = 5

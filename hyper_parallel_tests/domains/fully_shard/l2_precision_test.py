@@ -85,11 +85,31 @@ def test_policy_trains_as_a_single_card_that_casts_alike(engine, world, ledger, 
 
 @contract("FS-2-03")
 @each_policy
-def test_cpu_offload_changes_no_bit(engine, world, ledger, policy):
+@either_fusion
+def test_cpu_offload_changes_no_bit(engine, world, ledger, policy, comm_fusion):
     """Offloaded training is the same training, and the single card's."""
-    offloaded = train_sharded(engine, world, policy, offload_policy=engine.CPUOffloadPolicy())
-    assert_parity(offloaded, train_sharded(engine, world, policy), ledger["exact"])
+    offloaded = train_sharded(engine, world, policy, offload_policy=engine.CPUOffloadPolicy(), comm_fusion=comm_fusion)
+    assert_parity(offloaded, train_sharded(engine, world, policy, comm_fusion=comm_fusion), ledger["exact"])
     assert_parity(offloaded, train_on_one_card(world, policy), ledger["fsdp_1d_fp32"])
+
+
+@contract("FS-2-03")
+@either_fusion
+def test_cpu_offload_keeps_shards_on_the_cpu(engine, world, comm_fusion):
+    """Shards and their gradients are in the CPU's memory, parameters in forward on the card.
+
+    Where the CPU is the card, the two are one memory, and this says nothing.
+    """
+    model = sharded_network(engine, world, WIDTH, offload_policy=engine.CPUOffloadPolicy(), comm_fusion=comm_fusion)
+    seen = []
+    for layer in model.layers:
+        layer.register_forward_pre_hook(lambda module, _inputs: seen.extend(module.parameters()))
+    loss(model, mine(world, batch(world, width=WIDTH))).backward()
+    assert {one.device for one in seen} == {world.device}
+    managed = engine.managed_parameters(model)
+    assert len(seen) == len(managed)
+    for one in managed:
+        assert (one.shard.device.type, one.grad.device.type) == ("cpu", "cpu"), one.name
 
 
 @contract("FS-2-03")

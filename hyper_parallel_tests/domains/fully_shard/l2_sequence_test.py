@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from hyper_parallel_tests.domains.fully_shard.setting import mine, wrap
+from hyper_parallel_tests.domains.fully_shard.setting import mine, parts, shards, wrap
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
     assert_parity,
@@ -31,14 +31,22 @@ def batches(world):
     return [decoder_batch(step, 2 * world.size, shape).to(world.device) for step, shape in enumerate(shapes)]
 
 
+def shapes_of(tensors):
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
 def train_sharded(engine, world, comm_fusion):
-    model = decoder().to(world.device)
+    """The run, and the shapes of this rank's shards before each step and after the last."""
+    model, shapes = decoder().to(world.device), []
     wrap(engine, model, model.blocks, world.mesh(dp=world.size), comm_fusion=comm_fusion)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+
+    def loss(model, rows):
+        shapes.append(shapes_of(shards(engine, model)))
+        return decoder_loss(model, rows)
+
     rows = [mine(world, one) for one in batches(world)]
-    track = train(model, rows, decoder_loss, optimizer=sgd, average=mean_over_ranks)
-    assert {name: parameter.shape for name, parameter in model.named_parameters()} == shapes
-    return track
+    track = train(model, rows, loss, optimizer=sgd, average=mean_over_ranks)
+    return track, [*shapes, shapes_of(shards(engine, model))]
 
 
 @contract("FSDP-L2-08")
@@ -46,9 +54,11 @@ def train_sharded(engine, world, comm_fusion):
 @either_fusion
 def test_dynamic_sequence_length(engine, world, ledger, comm_fusion):
     """Five steps of different lengths end, with finite losses and norms, unchanged shapes, and single-card values."""
-    candidate = train_sharded(engine, world, comm_fusion)
+    candidate, shapes = train_sharded(engine, world, comm_fusion)
     assert [math.isfinite(step.loss) for step in candidate.steps] == [True] * len(LENGTHS)
     assert [math.isfinite(step.norm) for step in candidate.steps] == [True] * len(LENGTHS)
+    mine_of_each = shapes_of(parts(world, dict(decoder().named_parameters())))
+    assert shapes == [mine_of_each] * (len(LENGTHS) + 1)
     baseline = train(decoder().to(world.device), batches(world), decoder_loss, optimizer=sgd)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
@@ -56,4 +66,4 @@ def test_dynamic_sequence_length(engine, world, ledger, comm_fusion):
 @contract("FSDP-L2-08")
 def test_dynamic_sequence_length_repeats_bit_by_bit(engine, world):
     """The same lengths again in the same process give the same bits."""
-    assert_bitwise_repeatable(lambda: train_sharded(engine, world, comm_fusion=True).steps)
+    assert_bitwise_repeatable(lambda: train_sharded(engine, world, comm_fusion=True)[0].steps)

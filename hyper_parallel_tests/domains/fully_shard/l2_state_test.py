@@ -8,19 +8,32 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from hyper_parallel_tests.domains.fully_shard.setting import batch, loss, mine, network, shards, wrap
-from hyper_parallel_tests.harness import assert_close, assert_equal, assert_parity, contract, mean_over_ranks, train
+from hyper_parallel_tests.domains.fully_shard.structures import Normed, Tied
+from hyper_parallel_tests.harness import (
+    assert_bitwise_repeatable,
+    assert_close,
+    assert_equal,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+)
 from hyper_parallel_tests.models.mlp import mlp
+from hyper_parallel_tests.models.seeding import build
 
 WIDTH, BEFORE, AFTER = 7, 2, 3
 OPTIMIZERS = {
     "sgd_momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
 }
+KINDS = {"tied": Tied, "normed": Normed}
 
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
@@ -34,13 +47,28 @@ def sharded(engine, world, seed, comm_fusion):
     return wrap(engine, model, model.layers, world.mesh(dp=world.size), comm_fusion=comm_fusion)
 
 
+def made(world, kind, seed):
+    return build(lambda: kind(WIDTH), seed).to(world.device)
+
+
+def sharded_kind(engine, world, kind, seed):
+    """Biases and what else is no matrix are kept whole on every rank."""
+    model = made(world, kind, seed)
+    whole = {parameter for parameter in model.parameters() if parameter.ndim == 1}
+    mesh = world.mesh(dp=world.size)
+    return wrap(engine, model, [model.middle], mesh, comm_fusion=True, replicate_params=whole)
+
+
 def run(world, model, optimizer, rows):
     return train(model, [mine(world, one) for one in rows], loss, optimizer=optimizer, average=mean_over_ranks)
 
 
 def without_break(world, make):
     """The steps after the break as a single card takes them, without one."""
-    track = train(network(world, WIDTH), batches(world), loss, optimizer=make)
+    return after_the_break(train(network(world, WIDTH), batches(world), loss, optimizer=make))
+
+
+def after_the_break(track):
     return replace(track, start=track.steps[BEFORE - 1].params, steps=track.steps[BEFORE:])
 
 
@@ -100,8 +128,11 @@ def part_of(tensor):
     return tensor.to_local().detach() if hasattr(tensor, "to_local") else tensor.detach()
 
 
+each_form = pytest.mark.parametrize("form", [FullState, ShardedState])
+
+
 @contract("FS-2-04")
-@pytest.mark.parametrize("form", [FullState, ShardedState])
+@each_form
 @each_optimizer
 @either_fusion
 def test_saved_training_continues_as_if_uninterrupted(engine, world, ledger, artifacts, form, optimizer, comm_fusion):
@@ -118,6 +149,68 @@ def test_saved_training_continues_as_if_uninterrupted(engine, world, ledger, art
 
     assert_parity(continued, without_break(world, optimizer), ledger["fsdp_1d_fp32"])
     assert_parity(continued, run(world, model, kept, batches(world)[BEFORE:]), ledger["exact"])
+
+
+@contract("FS-2-04")
+@each_form
+@each_kind
+def test_saved_training_of_other_networks_continues_too(engine, world, ledger, artifacts, form, kind):
+    """With a tied weight, buffers, and parameters kept whole, training goes on as DDP's does without a break."""
+    adamw = OPTIMIZERS["adamw"]
+    model, renewed = sharded_kind(engine, world, kind, 0), sharded_kind(engine, world, kind, 1)
+    kept, state = adamw(model.parameters()), adamw(renewed.parameters())
+    run(world, model, kept, batches(world)[:BEFORE])
+    form(engine, world, artifacts).save(model, kept)
+    saved = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    form(engine, world, artifacts).load(renewed, state)
+    # The file of the full state is rank 0's, and so are the buffers in it.
+    if form is ShardedState or world.rank == 0:
+        assert_equal(dict(renewed.named_buffers()), saved, what="buffers")
+    continued = run(world, renewed, state, batches(world)[BEFORE:])
+    ddp = DistributedDataParallel(made(world, kind, 0), broadcast_buffers=False)
+    whole = run(world, ddp, adamw(ddp.parameters()), batches(world))
+    assert_parity(continued, after_the_break(whole), ledger["fsdp_1d_fp32"])
+
+
+def hold_to_what_was_taken(engine, world, model):
+    """Takes the full state, trains on, and holds the state to what it was."""
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    run(world, model, optimizer, batches(world)[:BEFORE])
+    options = engine.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = engine.get_model_state_dict(model, options=options)
+    taken = {name: one.clone() for name, one in state.items()}
+    run(world, model, optimizer, batches(world)[BEFORE:])
+    assert_equal(state, taken, what="full state after further steps")
+
+
+@contract("FS-2-04")
+@either_fusion
+def test_full_state_on_the_cpu_does_not_follow_later_training(engine, world, comm_fusion):
+    """What was taken to be saved is a copy."""
+    hold_to_what_was_taken(engine, world, sharded(engine, world, 0, comm_fusion))
+
+
+@contract("FS-2-04")
+@each_kind
+def test_full_state_on_the_cpu_does_not_follow_whole_parameters_and_buffers(engine, world, kind):
+    """What no rank has to gather is copied too."""
+    hold_to_what_was_taken(engine, world, sharded_kind(engine, world, kind, 0))
+
+
+@contract("FS-2-04")
+@each_form
+def test_saved_training_repeats_bit_by_bit(engine, world, artifacts, form):
+    """Saving, loading and going on, again in the same process, give the same bits."""
+
+    def again():
+        model, renewed = sharded(engine, world, 0, True), sharded(engine, world, 1, True)
+        kept, state = (OPTIMIZERS["adamw"](one.parameters()) for one in (model, renewed))
+        run(world, model, kept, batches(world)[:BEFORE])
+        form(engine, world, artifacts).save(model, kept)
+        form(engine, world, artifacts).load(renewed, state)
+        return run(world, renewed, state, batches(world)[BEFORE:]).steps
+
+    assert_bitwise_repeatable(again)
 
 
 @contract("FS-2-04")

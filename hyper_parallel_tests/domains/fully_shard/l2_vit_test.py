@@ -11,13 +11,22 @@ from hyper_parallel_tests.domains.fully_shard.networks import (
     assert_same_gradients,
     beside_ddp,
     grads_of,
+    names_under,
     norm_of,
+    whole_on_every_rank,
 )
 from hyper_parallel_tests.domains.fully_shard.setting import gradients
 from hyper_parallel_tests.harness import assert_close, assert_differs, assert_equal, assert_parity, contract
 
 PATCHES = "encoder.patches."
 LAST_MLP = "encoder.blocks.5.mlp."
+
+
+@contract("FSDP-L3-04")
+def test_vit_fsdp_does_not_shard_patch_embedding_and_head(engine, world):
+    """Every rank holds all of the patch embedding and of the head, and of no other parameter."""
+    model = VIT.sharded(engine, world, world.mesh(dp=world.size))
+    assert whole_on_every_rank(engine, model) == names_under(model, PATCHES, "head.")
 
 
 @contract("FSDP-L3-04")
@@ -31,18 +40,29 @@ def test_vit_fsdp_vs_ddp(engine, world, ledger):
 
 @contract("FSDP-L3-04")
 def test_vit_fsdp_vs_ddp_of_the_patch_embedding(engine, world):
-    """The patch embedding is not sharded: its gradient is whole, the same bits on every rank, and DDP's."""
-    rows = VIT.batches(world)[0]
+    """The patch embedding's gradient is the same bits on every rank, and DDP's, at both steps."""
     model, ddp = VIT.sharded(engine, world, world.mesh(dp=world.size)), VIT.replicated(world)
-    for one in (model, ddp):
-        VIT.loss(one, rows).backward()
-    held = {name: grad for name, grad in gradients(engine, model).items() if name.startswith(PATCHES)}
-    expected = {name: one.grad for name, one in ddp.module.named_parameters() if name.startswith(PATCHES)}
-    for name, grad in held.items():
-        everyones = [torch.empty_like(grad) for _ in range(world.size)]
-        dist.all_gather(everyones, grad.contiguous())
-        assert_equal(everyones, [grad] * world.size, what=f"gradient of {name} on every rank")
-    assert_equal(held, expected, what="gradients of the patch embedding")
+    optimizers = [VIT.optimizer(one.parameters()) for one in (model, ddp)]
+    for number, rows in enumerate(VIT.batches(world)):
+        for one in (model, ddp):
+            one.zero_grad()
+            VIT.loss(one, rows).backward()
+        held = {name: grad for name, grad in gradients(engine, model).items() if name.startswith(PATCHES)}
+        expected = {name: one.grad for name, one in ddp.module.named_parameters() if name.startswith(PATCHES)}
+        for name, grad in held.items():
+            everyones = [torch.empty_like(grad) for _ in range(world.size)]
+            dist.all_gather(everyones, grad.contiguous())
+            assert_equal(everyones, [grad] * world.size, what=f"step {number}: gradient of {name} on every rank")
+        assert_equal(held, expected, what=f"step {number}: gradients of the patch embedding")
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@contract("FSDP-L3-06")
+def test_multimodal_deepstack_fsdp_does_not_shard_the_projection(engine, world):
+    """Every rank holds all of the projection, and of no other parameter."""
+    model = MULTIMODAL.sharded(engine, world, world.mesh(dp=world.size))
+    assert whole_on_every_rank(engine, model) == names_under(model, "projection.")
 
 
 @contract("FSDP-L3-06")

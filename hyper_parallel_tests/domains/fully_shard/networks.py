@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,8 +18,6 @@ from hyper_parallel_tests.harness.judging.parity import Step, Track
 from hyper_parallel_tests.models import chunked_cross_entropy, decoder, multimodal, vit
 
 STEPS = 2
-# Momentum carries step 0 into step 1. Not Adam: it would divide by gradients so small that they are rounding alone.
-sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Network:
         loss: (model, batch) -> scalar, a mean over the batch.
         wrap: (engine, model, mesh) -> None, as the plan wants it sharded.
         rows: of each rank in a step.
+        rate: at which it learns.
     """
 
     make: Callable[[], nn.Module]
@@ -39,6 +38,7 @@ class Network:
     loss: Callable[[nn.Module, Any], Tensor]
     wrap: Callable[[Any, nn.Module, Any], None]
     rows: int
+    rate: float = 0.1
 
     def sharded(self, engine: Any, world: World, mesh: Any) -> nn.Module:
         """The network, wrapped over the mesh."""
@@ -54,15 +54,35 @@ class Network:
         """This rank's part of each step's batch."""
         return [mine(world, self.batch(step, self.rows * world.size).to(world.device)) for step in range(STEPS)]
 
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """SGD, whose momentum carries step 0 into step 1.
+
+        Not Adam: it would divide by gradients so small that they are rounding alone.
+        """
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+
     def run(self, world: World, model: nn.Module) -> Track:
         """Two steps."""
-        return train(model, self.batches(world), self.loss, optimizer=sgd, average=mean_over_ranks)
+        return train(model, self.batches(world), self.loss, optimizer=self.optimizer, average=mean_over_ranks)
 
 
 def beside_ddp(engine: Any, world: World, network: Network, mesh: Any) -> tuple[Track, Track]:
     """The sharded run, done twice and equal bit by bit, and DDP's on the same rows."""
     candidate = assert_bitwise_repeatable(lambda: network.run(world, network.sharded(engine, world, mesh)))
     return candidate, network.run(world, network.replicated(world))
+
+
+def whole_on_every_rank(engine: Any, model: nn.Module) -> set[str]:
+    """Names of the parameters of which each rank holds all rows; all ranks call this."""
+    everyones: list[set[str]] = [set()] * dist.get_world_size()
+    own = {one.name for one in engine.managed_parameters(model) if one.shard.shape == one.full_shape}
+    dist.all_gather_object(everyones, own)
+    return set.intersection(*everyones)
+
+
+def names_under(model: nn.Module, *parts: str) -> set[str]:
+    """Names of the parameters that begin with one of `parts`."""
+    return {name for name, _ in model.named_parameters() if name.startswith(parts)}
 
 
 def grads_of(step: Step, *names: str) -> dict[str, Tensor]:
@@ -115,6 +135,8 @@ LLM = Network(
     rows=2,
 )
 
+_SMALLER = replace(chunked_cross_entropy.PLAN, vocab=4096)
+
 CHUNKED = Network(
     make=lambda: chunked_cross_entropy.chunked_decoder(chunked_cross_entropy.PLAN, chunked_cross_entropy.CHUNK),
     batch=lambda seed, rows: decoder.decoder_batch(seed, rows, chunked_cross_entropy.PLAN),
@@ -124,12 +146,21 @@ CHUNKED = Network(
 )
 """Five rows of 128 tokens are a whole chunk and a short one on each rank."""
 
+SMALL_CHUNKED = replace(
+    CHUNKED,
+    make=lambda: chunked_cross_entropy.chunked_decoder(_SMALLER, 48),
+    batch=lambda seed, rows: decoder.decoder_batch(seed, rows, _SMALLER),
+    rows=1,
+)
+"""An eighth of the words, and a row of 128 tokens in three chunks, the last one shorter: a fraction of the work."""
+
 VIT = Network(
     make=lambda: vit.vit(vit.PLAN),
     batch=lambda seed, rows: vit.vit_batch(seed, rows, vit.PLAN),
     loss=vit.vit_loss,
     wrap=_wrap_vit,
     rows=2,
+    rate=vit.RATE,
 )
 
 MULTIMODAL = Network(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +18,28 @@ WIDTH = 6
 ROWS_PER_RANK = 4
 
 loss = mlp_loss
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How all ranks are laid out.
+
+    Attributes:
+        replicas: how many groups of ranks hold all shards each.
+        row: name of the ledger's row for what trains so.
+    """
+
+    replicas: int
+    row: str
+
+    def mesh(self, world: World) -> Any:
+        """One dimension, or two of replicas and shards."""
+        if self.replicas == 1:
+            return world.mesh(dp=world.size)
+        return world.mesh(replicate=self.replicas, shard=world.size // self.replicas)
+
+
+LAYOUTS = {"whole": Layout(1, "fsdp_1d_fp32"), "hybrid": Layout(2, "hsdp_2d_fp32")}
 
 
 def network(world: World, width: int = WIDTH) -> Mlp:
