@@ -18,7 +18,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_neighbours_of_failures_pass(run):
     """Every healthy case runs and passes, whatever the case before it did; the launch fails."""
     assert run.code == 1
-    assert len(run.neighbours()) == 22
+    assert len(run.neighbours()) == 21
     assert set(run.neighbours().values()) == {"passed"}
 
 
@@ -119,15 +119,6 @@ def test_skip_on_all_ranks(run):
     """A skip of all ranks is a skip, with its reason."""
     case = run["test_skip_on_all_ranks"]
     assert (case.outcome, case.message) == ("skipped", "nothing to see")
-
-
-@pytest.mark.parametrize("name", ["test_not_offered", "test_not_offered_on_one_rank"])
-def test_what_the_engine_does_not_offer(run, name):
-    """A case that needs what the engine lacks is told apart, with the reason, and is no failure."""
-    case = run[name]
-    assert (case.outcome, case.verdict) == ("skipped", "not-offered")
-    assert "engine demo does not offer ring: only Ulysses is there" in case.message
-    assert f"NOT OFFERED hyper_parallel_tests/harness/tests/programs/failures_program.py::{name}: " in run.terminal
 
 
 def test_odd_exceptions(run):

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hyper_parallel_tests.engines import EngineUnsupported
 from hyper_parallel_tests.harness.tests.programs.neighbour import neighbour
 
 
@@ -242,19 +241,6 @@ def test_many_process_groups(world):
 
 
 test_neighbour_after_many_groups = neighbour
-
-
-def test_not_offered(world):
-    raise EngineUnsupported("demo", "ring", "only Ulysses is there")
-
-
-def test_not_offered_on_one_rank(world):
-    if world.rank == 1:
-        raise EngineUnsupported("demo", "ring", "only Ulysses is there")
-    dist.barrier()
-
-
-test_neighbour_after_not_offered = neighbour
 
 
 @pytest.fixture(scope="session")
