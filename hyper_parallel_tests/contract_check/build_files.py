@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hyper_parallel_tests.contract_check.sources import PACKAGE
+
 _BUILD_NAMES = ("BUILD.bazel", "BUILD")
 _LAYER_NAME = re.compile(r"(l[0-4])(_\w+)?")
 
@@ -42,6 +44,10 @@ class Target:
     def files(self) -> list[Path]:
         """Its source files' paths."""
         return [self.build_file.parent / src for src in self.srcs]
+
+    def label(self, root: Path) -> str:
+        """Its label; `root` is the folder of the product."""
+        return f"//{PACKAGE}/{self.build_file.parent.relative_to(root).as_posix()}:{self.name}"
 
 
 def build_file_of(path: Path, root: Path) -> Path | None:

@@ -162,6 +162,7 @@ def test_expectations_are_read_whole(tmp_path):
     (one,) = load_expectations(engine(tmp_path, BROKEN))
     assert (one.contract, one.case, one.sentence) == ("COL-1-03", "", "A ring of two deadlocks.")
     assert one.reproduction == tmp_path / "ring.py"
+    assert not one.cards
     assert load_expectations(tmp_path / "elsewhere") == ()
 
 
@@ -175,6 +176,7 @@ def test_expectations_are_read_whole(tmp_path):
         (BROKEN.replace("ring.py", "../ring.py"), "reproduction must be a file beside it"),
         (BROKEN.replace('sentence = "A ring of two deadlocks."\n', ""), "sentence must be a text"),
         (BROKEN + "since = 1\n", "unknown key 'since'"),
+        *[(BROKEN + f"cards = {one}\n", "cards must be a number") for one in ("0", "[]", "[2, -4]", '"2"', "true")],
         (BROKEN.replace("[[broken]]", "[[expected]]"), "expected only [[broken]] entries"),
     ],
 )
@@ -202,11 +204,22 @@ RING = "hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring"
         ('case = "collectives/l1_p2p_test.py::test_ring[forward]"', RING + "[forward]", [], "2.13.0", True),
         ('case = "collectives/l1_p2p_test.py::test_ring[forward]"', RING + "[backward]", [], "2.13.0", False),
         ('case = "collectives/l1_p2p_test.py::test_ring"', RING + "_of_four", [], "2.13.0", False),
+        ('case = "collectives/l1_p2p_test.py::test_ring[*ward-*]"', RING + "[backward-even]", [], "2.13.0", True),
+        ('case = "collectives/l1_p2p_test.py::test_ring[*ward-*]"', RING + "[backward]", [], "2.13.0", False),
         ('case = "tives/l1_p2p_test.py::test_ring"', RING, [], "2.13.0", False),
     ],
 )
 def test_expected_broken_goes_by_case_contract_and_version(tmp_path, entry, nodeid, contracts, version, expected):
     """A case is expected broken where an entry names it, or a contract that it cites, for this version."""
     expectations = load_expectations(engine(tmp_path, BROKEN.replace('contract = "COL-1-03"', entry)))
-    found = expected_broken(expectations, nodeid, contracts, version)
+    found = expected_broken(expectations, nodeid, contracts, version, cards=2)
     assert (found is not None) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "on"), [("", {1, 2, 4}), ("cards = 2\n", {2}), ("cards = [1, 4]\n", {1, 4})], ids=["any", "one", "several"]
+)
+def test_expected_broken_goes_by_cards(tmp_path, said, on):
+    """An entry speaks of the numbers of cards that it names, of any where it names none."""
+    expectations = load_expectations(engine(tmp_path, BROKEN + said))
+    assert {cards for cards in (1, 2, 4) if expected_broken(expectations, RING, ["COL-1-03"], "2.13.0", cards)} == on

@@ -6,19 +6,15 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+from types import ModuleType
 from typing import Any
 
-from hyper_parallel_tests.engines.port import CAPABILITIES, Unsupported, members
+from hyper_parallel_tests.engines.port import CAPABILITIES, EngineUnsupported, Unsupported, members
+
+__all__ = ["Engine", "EngineUnsupported", "load"]
 
 _PACKAGE = __name__.rpartition(".")[0]
-
-
-class EngineUnsupported(Exception):
-    """The engine says that it does not offer a port member."""
-
-    def __init__(self, engine: str, member: str, reason: str) -> None:
-        super().__init__(f"engine {engine} does not offer {member}: {reason}")
-        self.engine, self.member, self.reason = engine, member, reason
+_NO_ENGINES = {"port", "shared"}
 
 
 class Engine:
@@ -26,7 +22,7 @@ class Engine:
 
     Raises:
         AttributeError: the port has no such member; near matches are named.
-        EngineUnsupported: the engine declares the member ``Unsupported``.
+        EngineUnsupported: the engine declares the member ``Unsupported``, or has no module for its capability.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,16 +31,39 @@ class Engine:
     @property
     def version(self) -> str:
         """Version of the system under test, as the engine's package tells it."""
-        return importlib.import_module(f"{_PACKAGE}.{self.name}").version()
+        return importlib.import_module(self._package).version()
+
+    @property
+    def capabilities(self) -> list[str]:
+        """Those in reach that the engine has a module for; imports none of them."""
+        names = [module.name for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__)]
+        return [capability for capability in CAPABILITIES if capability in names]
+
+    @property
+    def _package(self) -> str:
+        return f"{_PACKAGE}.{self.name}"
 
     def __getattr__(self, member: str) -> Any:
         capability = _OWNERS.get(member)
         if capability is None:
             raise AttributeError(_unknown(member))
-        value = getattr(importlib.import_module(f"{_PACKAGE}.{self.name}.{capability}"), member)
+        value = getattr(self._module(capability, member), member)
         if isinstance(value, Unsupported):
             raise EngineUnsupported(self.name, member, value.reason)
         return value
+
+    def _module(self, capability: str, member: str) -> ModuleType:
+        """The engine's module of a capability; an engine that has no such module offers none of its members."""
+        name = f"{self._package}.{capability}"
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise EngineUnsupported(self.name, member, f"it has no {capability}") from None
+
+    def __reduce__(self) -> None:
+        raise TypeError("a baseline runs without the engine, so an engine does not travel to one")
 
     def __repr__(self) -> str:
         return f"Engine({self.name!r})"
@@ -63,7 +82,7 @@ def load(name: str) -> Engine:
 
 def _known() -> list[str]:
     siblings = pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)
-    return sorted(info.name for info in siblings if info.ispkg and info.name != "port")
+    return sorted(info.name for info in siblings if info.ispkg and info.name not in _NO_ENGINES)
 
 
 def _owners() -> dict[str, str]:

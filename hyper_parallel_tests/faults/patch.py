@@ -26,7 +26,7 @@ class Patch:
         self.rank = rank
         self._fault = fault
         self._on_reached = on_reached
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def replace(self, target: str, make: Callable[[Any], Any], *, parameters: Sequence[str] = ()) -> Any:
         """Put `make(original)` in the place of `target`.
@@ -53,7 +53,7 @@ class Patch:
             replacement = type(held)(replacement)
         own = vars(owner).get(name, _INHERITED)
         setattr(owner, name, replacement)
-        self._undo.append((owner, name, own))
+        self._undo.append(lambda: _put_back(owner, name, own))
         return original
 
     def around(self, target: str, *, parameters: Sequence[str] = ()) -> Callable[[_StandIn], _StandIn]:
@@ -80,14 +80,14 @@ class Patch:
         """Tell that the defect takes effect now: without this, a failing case proves nothing."""
         self._on_reached(self._fault)
 
+    def at_the_end(self, action: Callable[[], None]) -> None:
+        """Have `action` done when the fault is taken out, e.g. to empty a cache that has seen the defect."""
+        self._undo.append(action)
+
     def undo(self) -> None:
         """Take all replacements out, the latest first."""
         while self._undo:
-            owner, name, held = self._undo.pop()
-            if held is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, held)
+            self._undo.pop()()
 
     def _owner(self, target: str) -> tuple[Any, str]:
         module_name, colon, qualified = target.partition(":")
@@ -115,6 +115,13 @@ class Patch:
             raise FaultDoesNotFit(
                 f"{self._fault}: {target} takes {found}, the fault was written for {tuple(parameters)}"
             )
+
+
+def _put_back(owner: Any, name: str, held: Any) -> None:
+    if held is _INHERITED:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, held)
 
 
 _INHERITED = object()

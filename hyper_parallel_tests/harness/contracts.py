@@ -69,8 +69,9 @@ class Broken:
 
     Attributes:
         contract: every case that cites this contract is expected to fail.
-        case: node id of one test function, or of one parametrisation of it.
+        case: node id of one test function, or of one parametrisation of it; `*` stands for any text.
         engine_version: the engine's versions that show it, as a version specifier, e.g. `>=2.12,<2.14`.
+        cards: the numbers of cards on which it shows; empty for any.
         sentence: what is wrong.
         reproduction: a script beside the expectations.toml.
     """
@@ -78,16 +79,20 @@ class Broken:
     contract: str
     case: str
     engine_version: SpecifierSet
+    cards: frozenset[int]
     sentence: str
     reproduction: Path
 
-    def concerns(self, nodeid: str, contracts: Iterable[str], engine_version: str) -> bool:
-        """Whether this says that the case fails on that version of the engine."""
+    def concerns(self, nodeid: str, contracts: Iterable[str], engine_version: str, cards: int) -> bool:
+        """Whether this says that the case fails on that version of the engine and that many cards."""
         if not self.engine_version.contains(engine_version, prereleases=True):
+            return False
+        if self.cards and cards not in self.cards:
             return False
         if self.contract:
             return self.contract in contracts
-        return any(f"/{one}".endswith(f"/{self.case}") for one in (nodeid, nodeid.split("[")[0]))
+        named = "(.*/)?" + ".*".join(re.escape(part) for part in self.case.split("*"))
+        return any(re.fullmatch(named, one) for one in (nodeid, nodeid.split("[")[0]))
 
 
 def layer_of(contract_id: str) -> str:
@@ -144,7 +149,7 @@ def load_expectations(folder: Path) -> tuple[Broken, ...]:
 
     Raises:
         ContractError: an entry names both or neither of contract and case, lacks something, has a bad version
-            specifier, or its reproduction is not a file beside it.
+            specifier or number of cards, or its reproduction is not a file beside it.
     """
     path = folder / "expectations.toml"
     if not path.exists():
@@ -159,6 +164,7 @@ def load_expectations(folder: Path) -> tuple[Broken, ...]:
                     contract=entry.get("contract", ""),
                     case=entry.get("case", ""),
                     engine_version=SpecifierSet(entry["engine_version"]),
+                    cards=frozenset(_cards(entry)),
                     sentence=entry["sentence"],
                     reproduction=folder / entry["reproduction"],
                 )
@@ -169,7 +175,7 @@ def load_expectations(folder: Path) -> tuple[Broken, ...]:
 
 
 def expected_broken(
-    expectations: Iterable[Broken], nodeid: str, contracts: Iterable[str], engine_version: str
+    expectations: Iterable[Broken], nodeid: str, contracts: Iterable[str], engine_version: str, cards: int
 ) -> Broken | None:
     """The first expectation that says that this case fails on this engine version, None where it must pass.
 
@@ -178,9 +184,10 @@ def expected_broken(
         nodeid: the case, e.g. `hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring[forward]`.
         contracts: ids that the case cites.
         engine_version: of the engine that runs, e.g. `2.13.0`.
+        cards: on which the case runs.
     """
     cited = tuple(contracts)
-    return next((one for one in expectations if one.concerns(nodeid, cited, engine_version)), None)
+    return next((one for one in expectations if one.concerns(nodeid, cited, engine_version, cards)), None)
 
 
 def _entries(path: Path, shown: Path, key: str, problems: list[str]) -> list[dict[str, Any]]:
@@ -234,7 +241,7 @@ def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -
 
 def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, folder: Path) -> bool:
     before = len(problems)
-    for key in sorted(entry.keys() - {"contract", "case", "engine_version", "sentence", "reproduction"}):
+    for key in sorted(entry.keys() - {"contract", "case", "engine_version", "cards", "sentence", "reproduction"}):
         problems.append(f"{where}: unknown key {key!r}")
     subjects = [key for key in ("contract", "case") if key in entry]
     if len(subjects) != 1:
@@ -246,6 +253,14 @@ def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, fol
         SpecifierSet(entry["engine_version"])
     except InvalidSpecifier:
         problems.append(f"{where}: engine_version must be like '>=2.12,<2.14', found {entry['engine_version']!r}")
+    if ("cards" in entry and not _cards(entry)) or any(type(one) is not int or one < 1 for one in _cards(entry)):
+        problems.append(f"{where}: cards must be a number like 2 or a list like [2, 4], found {entry['cards']!r}")
     if Path(entry["reproduction"]).name != entry["reproduction"] or not (folder / entry["reproduction"]).is_file():
         problems.append(f"{where}: reproduction must be a file beside it, found {entry['reproduction']!r}")
     return len(problems) == before
+
+
+def _cards(entry: Mapping[str, Any]) -> list[Any]:
+    """The numbers of cards of a [[broken]] entry as a list, however they are written."""
+    cards = entry.get("cards", [])
+    return cards if isinstance(cards, list) else [cards]

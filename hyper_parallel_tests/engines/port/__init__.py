@@ -4,7 +4,8 @@ One module per capability holds one Protocol, named after the module (``fully_sh
 Every public name of the Protocol is a member of the port; an engine offers it under the same name in its
 module ``<engine>/<capability>.py``. Names follow HyperParallel's public API.
 
-A member that an engine does not have is bound there to ``Unsupported(reason)``.
+A member that an engine does not have is bound there to ``Unsupported(reason)`` and raises ``EngineUnsupported`` on
+use.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ class Unsupported:
     """
 
     reason: str
+
+
+class EngineUnsupported(Exception):
+    """The engine does not offer a port member, or not with these arguments."""
+
+    def __init__(self, engine: str, member: str, reason: str) -> None:
+        super().__init__(f"engine {engine} does not offer {member}: {reason}")
+        self.engine, self.member, self.reason = engine, member, reason
 
 
 def members(protocol: type) -> frozenset[str]:

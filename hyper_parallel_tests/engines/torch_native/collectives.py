@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from hyper_parallel_tests.engines.torch_native.handles import Handles, copy_back
+from hyper_parallel_tests.engines.shared.handles import Handles, copy_back
 from hyper_parallel_tests.engines.torch_native.verification import meet
 
 _OPS = {

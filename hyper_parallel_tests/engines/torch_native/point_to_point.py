@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from hyper_parallel_tests.engines.torch_native.handles import Handles, copy_back
+from hyper_parallel_tests.engines.shared.handles import Handles, copy_back
 
 _OPERATIONS = {"send": dist.isend, "recv": dist.irecv}
 

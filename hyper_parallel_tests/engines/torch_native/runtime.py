@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store
 from torch.distributed import distributed_c10d as c10d
 
+from hyper_parallel_tests.engines.shared.simulation import simulated_world
 from hyper_parallel_tests.engines.torch_native import verification
-from hyper_parallel_tests.engines.torch_native.simulation import simulated_world
 
 __all__ = [
     "destroy_process_group",
