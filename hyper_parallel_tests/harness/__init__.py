@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hyper_parallel_tests.harness.judging import trace as trace
+    from hyper_parallel_tests.harness.judging.baseline import train_baseline as train_baseline
+    from hyper_parallel_tests.harness.judging.clean import in_clean_process as in_clean_process
     from hyper_parallel_tests.harness.judging.determinism import (
         assert_bitwise_repeatable as assert_bitwise_repeatable,
     )
@@ -32,6 +34,8 @@ _HOMES = {
     "assert_parity": "judging.parity",
     "mean_over_ranks": "judging.parity",
     "train": "judging.parity",
+    "train_baseline": "judging.baseline",
+    "in_clean_process": "judging.clean",
     "assert_bitwise_repeatable": "judging.determinism",
 }
 

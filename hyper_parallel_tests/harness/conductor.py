@@ -97,6 +97,7 @@ class Conductor:
             _same_collection(self._collected[0].cases, group.collected, "the group before")
         _same_collection(group.collected[0].cases, group.collected, "rank 0")
         self._collected = group.collected
+        self._reporter.engine_version = group.collected[0].engine_version
 
     # -- cases
 
@@ -133,7 +134,7 @@ class Conductor:
         """Seconds that a case may take."""
         if self.options.pdb_rank is not None:
             return float("inf")
-        return limit or self.options.watchdog or info.watchdog or marks.DEFAULT_WATCHDOG_S
+        return limit or info.watchdog or self.options.watchdog or marks.DEFAULT_WATCHDOG_S
 
     def _time_left(self) -> float:
         """Seconds until the conductor must write its reports, whatever still runs."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyper_parallel_tests.harness import channel, processes, ranks, stacks
-from hyper_parallel_tests.harness.rank import STACKS_SIGNAL, Orders, main
+from hyper_parallel_tests.harness.rank import Orders, main
 
 # Once a rank has failed or died, its peers get this long to say what they saw; then they are stopped.
 SETTLE_S = 5.0
@@ -298,7 +298,7 @@ class Group:
         begins = {rank: _size(self._orders.stacks(rank)) for rank in silent}
         for rank in silent:
             with contextlib.suppress(OSError):
-                os.kill(self._ranks.pids[rank], STACKS_SIGNAL)
+                os.kill(self._ranks.pids[rank], stacks.SIGNAL)
         for rank, text in self._read_stacks(begins).items():
             found[rank] = text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
         return found

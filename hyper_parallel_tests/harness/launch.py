@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pkgutil
 import shutil
 import sys
 import tempfile
@@ -19,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from hyper_parallel_tests.faults import catalogues
-from hyper_parallel_tests.harness import channel, processes, ranks
+from hyper_parallel_tests.harness import channel, loading, processes, ranks
 from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals, on_sigterm
 from hyper_parallel_tests.harness.contracts import ContractError
-from hyper_parallel_tests.harness.expectations import Expectations, engine_folder, present_engines
+from hyper_parallel_tests.harness.expectations import Expectations, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
 from hyper_parallel_tests.harness.rank import Orders
@@ -82,12 +81,12 @@ def _launch(options: Options, folder: Path) -> int:
     # numpy's threads, started on import, would make forks of the fork server unsafe, and ranks share the host.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     processes.adopt_orphans()
-    ranks.start_fork_server(_modules_to_load(options), options.cards)
+    ranks.start_fork_server(loading.for_fork_server(options), options.cards)
     kept = options.outputs or folder
     listener = channel.Listener()
-    orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd())
+    orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd(), loading.for_ranks(options))
     reporter = Reporter(options, _statements(options))
-    conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine))
+    conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine, options.cards))
     try:
         code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
     finally:
@@ -98,6 +97,8 @@ def _launch(options: Options, folder: Path) -> int:
     if left:
         print(f"launch: processes {left} could not be killed", file=sys.stderr)
         return pytest.ExitCode.TESTS_FAILED
+    if options.survey and code == pytest.ExitCode.TESTS_FAILED and not reporter.troubled:
+        return pytest.ExitCode.OK
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and (options.test_filter or options.shards > 1):
         return pytest.ExitCode.OK
     return code
@@ -128,23 +129,6 @@ def _pytest_args(options: Options) -> list[str]:
     # Capturing would take standard input away, which the rank in pdb takes over.
     debug = ["-s"] if options.pdb_rank is not None else []
     return [*plain, "-p", "no:faulthandler", *debug, *xml, *options.pytest_args]
-
-
-def _modules_to_load(options: Options) -> list[str]:
-    """What the fork server loads once for all ranks: the engine's capabilities that this target can see, and torch.
-
-    A target of layer 0 without an engine does not pay for torch.
-    """
-    torch = ["torch", "torch.distributed", "hyper_parallel_tests.harness.judging.flight"]
-    if options.cards > 1:
-        torch.append("torch.distributed.elastic.multiprocessing")
-    if options.process_group:
-        torch.append("hyper_parallel_tests.harness.world")
-    folder = engine_folder(options.engine)
-    if folder is None:
-        return torch if options.cards > 1 or options.process_group else []
-    names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.name.startswith("_")]
-    return [*torch, *(f"hyper_parallel_tests.engines.{options.engine}.{name}" for name in names)]
 
 
 def _statements(options: Options) -> dict[str, str]:

@@ -23,7 +23,26 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_string("fault", "", "run with this one fault applied on every rank", flag_values=_FLAGS)
 flags.DEFINE_list("faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS)
-flags.DEFINE_float("watchdog", 0.0, "seconds one case may take, over the default", lower_bound=0.0, flag_values=_FLAGS)
+flags.DEFINE_float(
+    "watchdog",
+    0.0,
+    "seconds that a case may take which sets no limit of its own (default: 60)",
+    lower_bound=0.0,
+    flag_values=_FLAGS,
+)
+flags.DEFINE_bool(
+    "survey",
+    False,
+    "exit with 0 whatever the cases did, for those who read the XML: a result to keep, in Bazel's cache too",
+    flag_values=_FLAGS,
+)
+flags.DEFINE_enum(
+    "baselines",
+    "",
+    ["", "in_place", "apart"],
+    "where baselines run: in the ranks or in clean processes (default: what the engine's package says)",
+    flag_values=_FLAGS,
+)
 flags.DEFINE_float("startup", 120.0, "seconds the ranks may take to come up", lower_bound=1.0, flag_values=_FLAGS)
 flags.DEFINE_integer("pdb_rank", -1, "drop this rank into pdb on a failure; no watchdog then", flag_values=_FLAGS)
 flags.DEFINE_enum(
@@ -50,6 +69,8 @@ class Options:
     fault: str = ""
     faults: tuple[str, ...] = ()
     watchdog: float | None = None
+    survey: bool = False
+    baselines: str = ""
     startup: float = 120.0
     pdb_rank: int | None = None
     start_method: str = "forkserver"
@@ -120,6 +141,8 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
         fault=_FLAGS.fault,
         faults=tuple(_FLAGS.faults),
         watchdog=_FLAGS.watchdog or None,
+        survey=_FLAGS.survey,
+        baselines=_FLAGS.baselines,
         startup=_FLAGS.startup,
         pdb_rank=None if _FLAGS.pdb_rank < 0 else _FLAGS.pdb_rank,
         start_method=_FLAGS.start_method or ("spawn" if _FLAGS.device == "npu" else "forkserver"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import importlib
 import multiprocessing
 import os
 import random
@@ -21,19 +22,19 @@ from pathlib import Path
 
 import pytest
 
-from hyper_parallel_tests.harness import channel, fixtures, hygiene, marks, processes, ranks, stacks
+from hyper_parallel_tests.harness import channel, evidence, fixtures, hygiene, marks, processes, ranks, stacks
 from hyper_parallel_tests.harness.options import Options
+from hyper_parallel_tests.harness.sibling import Sibling
 
-STACKS_SIGNAL = signal.SIGUSR2
 SEED = 20240229
-
-# When the running case began: the recorder of collectives is one per process and remembers earlier cases.
-_case_started_ns = 0
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What every rank of a group is started with."""
+    """What every rank of a group is started with.
+
+    `late` names what a rank imports after it has forked a clean sibling; None where it needs no sibling.
+    """
 
     address: str
     options: Options
@@ -41,6 +42,7 @@ class Orders:
     temporary: Path
     fault: str
     directory: str
+    late: tuple[str, ...] | None = None
 
     def log(self, rank: int) -> Path:
         """Where a rank's standard output and error go, in the order of writing."""
@@ -50,14 +52,20 @@ class Orders:
         """Where a rank's Python stacks go, on request and when a signal kills it."""
         return self.folder / f"rank{rank}.stacks"
 
+    def sibling_stacks(self, rank: int) -> Path:
+        """The same of a rank's clean sibling."""
+        return self.folder / f"rank{rank}.sibling.stacks"
+
 
 def main(orders: Orders) -> None:
     """Run one rank from start to end; never returns, the process ends here."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _settle_in(orders, rank)
+    sibling = _part_from_sibling(orders, rank, size)
     line = channel.connect(orders.address)
-    threading.Thread(target=_answer_probes, args=(channel.connect(orders.address),), name="probe", daemon=True).start()
-    reporter = _Reporter(line, orders, rank, size)
+    probed = (channel.connect(orders.address), sibling)
+    threading.Thread(target=evidence.answer_probes, args=probed, name="probe", daemon=True).start()
+    reporter = _Reporter(line, orders, rank, size, sibling)
     try:
         code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
         if not reporter.announced:
@@ -101,7 +109,7 @@ def _settle_in(orders: Orders, rank: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)
     file = open(orders.stacks(rank), "a")  # noqa: SIM115  faulthandler writes to it until the end
     faulthandler.enable(file, all_threads=True)
-    faulthandler.register(STACKS_SIGNAL, file, all_threads=True, chain=False)
+    faulthandler.register(stacks.SIGNAL, file, all_threads=True, chain=False)
     os.chdir(orders.directory)
     own = orders.temporary / f"rank{rank}.tmp"
     own.mkdir(exist_ok=True)
@@ -109,6 +117,21 @@ def _settle_in(orders: Orders, rank: int) -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
     # torch would choose this itself, on the first optimizer, and the case would seem to have changed the environment.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own / "inductor"))
+
+
+def _part_from_sibling(orders: Orders, rank: int, size: int) -> Sibling | None:
+    """Fork the process for baselines where the engine changes torch, and then let the engine do so here."""
+    if orders.late is None:
+        return None
+    sibling = Sibling(orders.options, rank, size, orders.sibling_stacks(rank))
+    from hyper_parallel_tests.harness.judging import clean
+
+    clean.run_in(sibling)
+    for name in orders.late:
+        # What cannot be imported is an error where it is used, as with what the fork server loads.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return sibling
 
 
 def _take_terminal(conductor: str) -> None:
@@ -144,35 +167,15 @@ def _for_ranks(pytest_args: Sequence[str]) -> list[str]:
     return [word for word in pytest_args if not word.startswith(("--junitxml=", "--junit-xml="))]
 
 
-def _answer_probes(line: Connection) -> None:
-    """Tell what the other threads are doing whenever asked: the main thread may be stuck in a collective."""
-    while True:
-        try:
-            line.recv()
-            line.send(channel.Evidence(_last_collectives(), stacks.of_this_process()))
-        except (EOFError, OSError):
-            return
-
-
-def _last_collectives() -> tuple[str, ...]:
-    if "torch.distributed" not in sys.modules:
-        return ()
-    from hyper_parallel_tests.harness.judging import flight
-
-    try:
-        return tuple(flight.last_collectives(10, since_ns=_case_started_ns))
-    except Exception as error:
-        return (f"the flight recorder cannot be read: {type(error).__name__}: {error}",)
-
-
 class _Reporter:
     """The pytest plugin of a rank: runs on orders, reports each phase."""
 
-    def __init__(self, line: Connection, orders: Orders, rank: int, size: int) -> None:
+    def __init__(self, line: Connection, orders: Orders, rank: int, size: int, sibling: Sibling | None) -> None:
         self._line = line
         self._orders = orders
         self._rank = rank
         self._size = size
+        self._sibling = sibling
         self._errors: list[str] = []
         self._deselected = 0
         self._reached_in_case = False
@@ -233,8 +236,7 @@ class _Reporter:
         return True
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        global _case_started_ns
-        _case_started_ns = time.time_ns()
+        evidence.started_ns = time.time_ns()
         self._reached_in_case = False
         before = hygiene.Snapshot.take()
         _seed(self._orders.options.device)
@@ -251,6 +253,8 @@ class _Reporter:
         rebuild = "the case owns its process group" if own else ""
         if hygiene.group_count() > hygiene.MAX_GROUPS:
             rebuild = f"{hygiene.group_count()} process groups are open"
+        if self._sibling is not None and self._sibling.gone:
+            rebuild = "its clean process is gone"
         _flush()
         self._send(channel.Done(item.nodeid, rebuild))
 
@@ -306,8 +310,8 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
 
 def _declined(error: BaseException) -> bool:
     """Whether the engine said that it does not offer what the case asks for."""
-    load = sys.modules.get("hyper_parallel_tests.engines.load")
-    return load is not None and isinstance(error, load.EngineUnsupported)
+    port = sys.modules.get("hyper_parallel_tests.engines.port")
+    return port is not None and isinstance(error, port.EngineUnsupported)
 
 
 def _exit_phase(error: BaseException) -> channel.Phase:

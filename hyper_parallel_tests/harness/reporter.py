@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,10 +18,18 @@ _APART = {"expected-broken": ("expected broken", "b"), "not-offered": ("not offe
 
 
 class Reporter:
-    """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations."""
+    """pytest plugin that gives verdicts to pytest's reports: terminal, JUnit XML, durations.
+
+    Attributes:
+        statements: contract id -> its sentence.
+        engine_version: of the engine under test, empty where the target sees none.
+        troubled: whether something failed that is no case's verdict, so that the report is not whole.
+    """
 
     def __init__(self, options: Options, statements: dict[str, str]) -> None:
         self.statements = statements
+        self.engine_version = ""
+        self.troubled = False
         self._options = options
         self.session: pytest.Session | None = None
         self._apart: list[str] = []
@@ -51,10 +60,26 @@ class Reporter:
         """Report one finished case."""
         if apart := _APART.get(verdict.kind):
             self._apart.append(f"{apart[0].upper()} {info.nodeid}: {verdict.headline}")
-        properties = [("verdict", verdict.kind), ("contracts", " ".join(info.contracts))]
-        if verdict.first is not None:
-            properties.append(("first_rank", verdict.first))
+        self.troubled |= verdict.kind == "stopped"
+        properties = [*self._properties(info, verdict)]
         self.outcome(info.nodeid, info.location, verdict, record.started, record.seconds, properties)
+
+    def _properties(self, info: channel.CaseInfo, verdict: Verdict) -> Iterator[tuple[str, object]]:
+        """What the XML tells of a case beyond JUnit's own, for tools/report."""
+        yield "verdict", verdict.kind
+        yield "contracts", " ".join(info.contracts)
+        yield "cards", self._options.cards
+        if self.engine_version:
+            yield "engine", self._options.engine
+            yield "engine_version", self.engine_version
+        if verdict.first is not None:
+            yield "first_rank", verdict.first
+        if verdict.kind in _APART:
+            yield "headline", verdict.headline
+        if verdict.reproduction:
+            yield "reproduction", verdict.reproduction
+        if self._options.fault:
+            yield "fault", self._options.fault
 
     def outcome(
         self,
@@ -95,6 +120,7 @@ class Reporter:
 
     def error(self, what: str, text: str) -> None:
         """Report a failure that belongs to no single case as an item of its own, so that no reader can miss it."""
+        self.troubled = True
         verdict = Verdict("error", (), None, text.partition("\n")[0], text)
         self.outcome(f"ranks::{what}", ("ranks", None, what), verdict, time.time(), 0.0, [("verdict", "error")])
         self.session.testscollected += 1

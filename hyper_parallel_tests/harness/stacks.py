@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 import traceback
 
-# The frames that carry a case: what lies below them is the same in every report.
-_CARRIERS = re.compile(r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"')
-_OWN_THREAD = "in _answer_probes"
+# Has faulthandler write the stacks of a process, also where it runs no Python code any more.
+SIGNAL = signal.SIGUSR2
+
+# The frames that carry a case or a baseline: what lies below them is the same in every report.
+_CARRIERS = re.compile(
+    r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"'
+    r'|File ".*/harness/judging/clean\.py", line \d+ in answer'
+)
+_OWN_THREAD = "in answer_probes"
 _HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*most recent call first", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
@@ -40,6 +47,11 @@ def of_this_process() -> str:
             lines.append(f'  File "{frame.f_code.co_filename}", line {number} in {frame.f_code.co_name}')
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def of_another(dump: str, name: str) -> str:
+    """A dump of another process that tells whose threads they are."""
+    return _HEADER.sub(lambda found: found[0].replace("(most recent", f"of {name} (most recent"), dump)
 
 
 def main_thread(stacks: str) -> list[str]:

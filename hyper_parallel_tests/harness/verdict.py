@@ -52,6 +52,8 @@ class Verdict:
         first: the rank that failed first by its own doing, None where none failed.
         headline: one line for summaries.
         text: the whole report.
+        reached: ranks on which the fault took effect, where there was one.
+        reproduction: the script that shows a defect that is known, where there is one.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Verdict:
     headline: str
     text: str
     reached: frozenset[int] = field(default_factory=frozenset)
+    reproduction: str = ""
 
     @property
     def passed(self) -> bool:

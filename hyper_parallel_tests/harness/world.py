@@ -61,17 +61,47 @@ class World:
 
         return torch.Generator().manual_seed(seed)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What baselines get: they are computed without the engine."""
+        return _world_of_a_baseline, (self.rank, self.size, self.device)
+
+
+class _NoEngine:
+    """What a world has in a baseline in the place of the engine."""
+
+    def __getattr__(self, member: str) -> Any:
+        raise AttributeError(f"a baseline runs without the engine, and this one asks it for {member}")
+
+
+def _world_of_a_baseline(rank: int, size: int, device: torch.device) -> World:
+    return World(rank, size, device, _NoEngine())
+
 
 def join_process_group(device: str, rank: int, size: int) -> None:
     """Form the default process group from the environment that the launcher gave."""
     import torch.distributed as dist
 
+    store = dist.HashStore() if size == 1 else None
+    dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+
+
+def join_siblings(device: str, rank: int, size: int) -> None:
+    """Form the default process group of the ranks' siblings, which meet in the ranks' store under another name."""
+    import torch.distributed as dist
+
     if size == 1:
-        dist.init_process_group(
-            _BACKENDS[device], store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT
-        )
+        join_process_group(device, rank, size)
         return
-    dist.init_process_group(_BACKENDS[device], rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=COLLECTIVE_TIMEOUT
+    )
+    dist.init_process_group(
+        _BACKENDS[device],
+        store=dist.PrefixStore("siblings", store),
+        rank=rank,
+        world_size=size,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
 
 
 def device_of(device: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Parity: what is recorded, what three independent assertions catch, and what the one report says."""
+"""Parity: what three independent assertions catch, and what the one report says."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from hyper_parallel_tests.harness.judging.parity import (
-    Track,
-    VacuousComparison,
-    assert_close,
-    assert_differs,
-    assert_equal,
-    assert_parity,
-    train,
-)
+from hyper_parallel_tests.harness.judging.parity import Track, VacuousComparison, assert_parity, train
 from hyper_parallel_tests.harness.judging.tolerances import ledger
 from hyper_parallel_tests.models.mlp import mlp, mlp_batch, mlp_loss
 
@@ -29,9 +20,10 @@ def sgd(params) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.1, momentum=0.9)
 
 
-def run(**options) -> Track:
-    """Two steps of a small network; each call starts anew."""
-    return train(mlp(width=4, depth=2), BATCHES, mlp_loss, **{"optimizer": sgd, **options})
+def run(loss=mlp_loss, **options) -> Track:
+    """Two steps of a small network, good for a baseline; each call starts anew."""
+    track = train(mlp(width=4, depth=2), BATCHES, loss, **{"optimizer": sgd, **options})
+    return replace(track, clean=True)
 
 
 def altered(change, step: int = 1) -> Track:
@@ -53,116 +45,6 @@ def report(candidate: Track, baseline: Track | None = None) -> str:
 
 def bump(parts: dict, what: str, name: str, index: tuple[int, ...], by: float) -> None:
     parts[what][name][index] += by
-
-
-# -- what is recorded
-
-
-def test_train_records_each_step_as_a_plain_loop_has_it():
-    """Losses, gradients and updated parameters are those of the loop written out."""
-    track = run()
-    model = mlp(width=4, depth=2)
-    optimizer = sgd(model.parameters())
-    for step, batch in zip(track.steps, BATCHES, strict=True):
-        optimizer.zero_grad()
-        loss = mlp_loss(model, batch)
-        loss.backward()
-        grads = {name: param.grad.clone() for name, param in model.named_parameters()}
-        optimizer.step()
-        assert step.loss == loss.item()
-        assert_close(step.grads, grads, ledger["exact"])
-        assert_close(step.params, dict(model.named_parameters()), ledger["exact"])
-        flat = torch.cat([grad.double().flatten() for grad in grads.values()])
-        assert_close(step.norm, flat.norm().item(), ledger["collectives_fp64"], what="norm")
-
-
-def test_train_records_copies():
-    """A step's tensors stay what they were when later steps change the model."""
-    first, second = run().steps
-    assert_differs(first.params, second.params, ledger["exact"])
-    assert_differs(first.grads, second.grads, ledger["exact"])
-
-
-def test_train_keeps_the_start():
-    """The parameters before the first step are on record."""
-    assert_close(run().start, dict(mlp(width=4, depth=2).named_parameters()), ledger["exact"])
-
-
-def test_train_without_optimizer_records_gradients_only():
-    """Without an optimizer one step is enough and nothing moves."""
-    track = train(mlp(width=4), BATCHES[:1], mlp_loss)
-    assert not track.updates
-    assert track.steps[0].params == {}
-    assert len(track.steps[0].grads) == 6
-
-
-def test_train_wants_two_steps_of_an_optimizer():
-    """One step cannot show that the update reaches the next forward."""
-    with pytest.raises(ValueError, match="2 steps or more"):
-        train(mlp(width=4), BATCHES[:1], mlp_loss, optimizer=sgd)
-
-
-def test_train_takes_an_optimizer_as_it_is():
-    """An optimizer that exists already is used, with its state."""
-    model = mlp(width=4, depth=2)
-    assert_parity(train(model, BATCHES, mlp_loss, optimizer=sgd(model.parameters())), run(), ledger["exact"])
-
-
-def test_train_lets_the_engine_average_the_loss():
-    """`average` decides what is on record and not what is trained."""
-    track = run(average=lambda loss: loss * 2)
-    assert [step.loss for step in track.steps] == [2 * step.loss for step in run().steps]
-    assert_close(track.steps[1].params, run().steps[1].params, ledger["exact"])
-
-
-def test_train_clips_between_backward_and_update():
-    """What `before_update` does to the gradients is what is recorded and what the optimizer gets."""
-    clipped = run(before_update=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
-    assert_close(clipped.steps[0].norm, run().steps[0].norm, ROW, what="norm before clipping")
-    flat = torch.cat([grad.flatten() for grad in clipped.steps[0].grads.values()])
-    assert_close(flat.norm(), torch.tensor(0.5), ROW, what="norm after clipping")
-    assert_differs(clipped.steps[0].params, run().steps[0].params, ROW)
-
-
-def test_train_lets_loss_do_the_backward():
-    """Micro-batches: `loss` accumulates by itself and `backward` has nothing left to do."""
-
-    def in_two_parts(model, batch):
-        total = torch.zeros(())
-        for half in range(2):
-            loss = mlp_loss(model, batch.part(half, 2)) / 2
-            loss.backward()
-            total += loss.detach()
-        return total
-
-    track = train(mlp(width=4, depth=2), BATCHES, in_two_parts, optimizer=sgd, backward=lambda loss: None)
-    assert_parity(track, run(), ROW)
-
-
-def test_train_reads_what_the_engine_says_the_optimizer_reads():
-    """`params` and `grads` replace the module's own view."""
-    master = [("w", torch.ones(2))]
-    track = train(
-        mlp(width=4),
-        BATCHES[:1],
-        mlp_loss,
-        params=lambda: master,
-        grads=lambda: [("w", torch.full((2,), 3.0))],
-    )
-    assert track.start["w"].tolist() == [1, 1]
-    assert track.steps[0].grads["w"].tolist() == [3, 3]
-
-
-def test_train_gathers_what_is_sharded():
-    """A tensor that can be gathered is recorded in full."""
-
-    class Sharded(torch.Tensor):
-        def full_tensor(self) -> torch.Tensor:
-            return torch.tensor([1.0, 2.0])
-
-    shard = torch.ones(1).as_subclass(Sharded)
-    track = train(mlp(width=4), BATCHES[:1], mlp_loss, params=lambda: [("w", shard)], grads=lambda: [("w", shard)])
-    assert track.steps[0].grads["w"].tolist() == [1, 2]
 
 
 # -- three independent assertions
@@ -332,7 +214,7 @@ def test_gradients_too_small_to_judge_are_an_error(scale):
     def tiny(model, batch):
         return mlp_loss(model, batch) * scale
 
-    runs = [train(mlp(width=4, depth=2), BATCHES, tiny, optimizer=sgd) for _ in range(2)]
+    runs = [run(tiny) for _ in range(2)]
     with pytest.raises(VacuousComparison, match="zero_because"):
         assert_parity(*runs, ROW)
     assert_parity(*runs, ROW, zero_because="the loss is scaled to nothing")
@@ -365,61 +247,3 @@ def test_an_optimizer_that_moves_nothing_is_an_error():
     still = run(optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
     with pytest.raises(VacuousComparison, match="moved no parameter"):
         assert_parity(still, replace(still), ROW)
-
-
-# -- single tensors
-
-
-def test_assert_close_names_the_part():
-    """Of a nest of tensors the part that differs is named by its path."""
-    expected = {"a": torch.ones(2), "b": [torch.ones(2), torch.ones(3)]}
-    wrong = {"a": torch.ones(2), "b": [torch.ones(2), torch.tensor([1.0, 1.0, 2.0])]}
-    assert_close(expected, copy.deepcopy(expected), ledger["exact"])
-    with pytest.raises(AssertionError) as caught:
-        assert_close(wrong, expected, ROW, what="state")
-    assert str(caught.value).splitlines()[0] == f"state differs with {ROW!r}, judged"
-    assert "state[b][1]: 1 of 3 elements out of tolerance" in str(caught.value)
-    assert "worst element [2]: got 2, expected 1" in str(caught.value)
-
-
-def test_assert_close_uses_the_rows_relative_part():
-    """Magnitude counts where the row says so, and nowhere else."""
-    large, off = torch.tensor([1e6]), torch.tensor([1e6 + 0.5])
-    assert_close(off, large, ledger["collectives_fp32"])
-    with pytest.raises(AssertionError):
-        assert_close(off, large, ROW)
-
-
-@pytest.mark.parametrize("nothing", [torch.zeros(3), torch.ones(0), {}, [], 0.0], ids=repr)
-def test_assert_close_refuses_to_compare_nothing(nothing):
-    """Zeros and emptiness on both sides are an error unless said to be right."""
-    with pytest.raises(VacuousComparison):
-        assert_close(nothing, nothing, ROW)
-    assert_close(nothing, nothing, ROW, zero_because="this is the point")
-
-
-def test_assert_close_takes_numbers_and_keeps_integers_exact():
-    """Plain numbers compare too; an integer is never nearly right."""
-    assert_close(1.0, 1.0, ROW)
-    assert_close(3, 3, ROW)
-    with pytest.raises(AssertionError):
-        assert_close(3, 4, ledger["collectives_bf16"])
-
-
-def test_assert_equal_knows_no_tolerance():
-    """Bits are compared, zeros and empty tensors too, and the report names the element."""
-    assert_equal([torch.zeros(2), torch.empty(0, 3)], [torch.zeros(2), torch.empty(0, 3)])
-    wrong = torch.zeros(2, 2)
-    wrong[1, 0] = 1e-30
-    with pytest.raises(AssertionError, match=r"message differs(.|\n)*\[1, 0\]"):
-        assert_equal(wrong, torch.zeros(2, 2), what="message")
-    with pytest.raises(AssertionError, match="shape"):
-        assert_equal(torch.zeros(0, 3), torch.zeros(0, 2), what="message")
-
-
-def test_assert_differs_wants_every_tensor_to_differ():
-    """One tensor that agrees is named."""
-    one, two = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.ones(2), "b": torch.full((2,), 2.0)}
-    assert_differs(one["b"], two["b"], ROW)
-    with pytest.raises(AssertionError, match=r"grads\[a\] must differ but agrees"):
-        assert_differs(one, two, ROW, what="grads")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hyper_parallel_tests.harness.judging import trace
+from hyper_parallel_tests.harness.judging.trace import live as live_module
 from hyper_parallel_tests.models.mlp import mlp
 
 
@@ -303,6 +305,28 @@ def test_live_tensors_counts_what_a_block_leaves():
         del kept, view
         assert live.new() == []
         assert live.grown() == 0
+
+
+def test_live_tensors_awaits_what_another_thread_lets_go_of():
+    """Bytes that are expected are waited for, as long as a thread that still runs holds more."""
+    with trace.live_tensors() as live:
+        held, asked = [torch.ones(1000)], threading.Event()
+        thread = threading.Thread(target=lambda: (asked.wait(), held.clear()))
+        thread.start()
+        kept = torch.ones(10)
+        assert live.grown() == 4040
+        asked.set()
+        assert live.grown(awaited=40) == 40
+        thread.join()
+    assert kept.shape == (10,)
+
+
+def test_live_tensors_waits_for_an_end_only(monkeypatch):
+    """What is not let go of is told as it is, after the time that a backend may take."""
+    monkeypatch.setattr(live_module, "_LETTING_GO_S", 0)
+    with trace.live_tensors() as live:
+        kept = torch.ones(10)
+        assert live.grown(awaited=0) == kept.nbytes
 
 
 def test_live_tensors_watches_by_weak_reference():

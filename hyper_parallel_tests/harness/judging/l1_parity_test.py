@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from hyper_parallel_tests.harness.judging.baseline import train_baseline
 from hyper_parallel_tests.harness.judging.determinism import assert_bitwise_repeatable
 from hyper_parallel_tests.harness.judging.parity import (
     Track,
@@ -45,7 +46,7 @@ def train_sharded(world, model: nn.Module) -> Track:
 
 
 def train_on_one_card() -> Track:
-    return train(mlp(WIDTH), [mlp_batch(seed, width=WIDTH) for seed in range(3)], mlp_loss, optimizer=adamw)
+    return train_baseline(mlp(WIDTH), [mlp_batch(seed, width=WIDTH) for seed in range(3)], mlp_loss, optimizer=adamw)
 
 
 def test_fsdp_is_at_parity_with_one_card(world, ledger):
@@ -56,10 +57,11 @@ def test_fsdp_is_at_parity_with_one_card(world, ledger):
 def test_fsdp_is_at_parity_with_ddp_on_a_decoder(world, ledger):
     """DDP as the baseline goes by the same names, and a tied weight is one."""
     batches = [decoder_batch(seed).part(world.rank, world.size) for seed in range(2)]
-    runs = []
-    for wrap in (lambda model: sharded(world, model, model.blocks), nn.parallel.DistributedDataParallel):
-        runs.append(train(wrap(decoder()), batches, decoder_loss, optimizer=adamw, average=mean_over_ranks))
-    assert_parity(*runs, ledger["fsdp_1d_fp32"])
+    options = {"optimizer": adamw, "average": mean_over_ranks}
+    model = decoder()
+    candidate = train(sharded(world, model, model.blocks), batches, decoder_loss, **options)
+    baseline = train_baseline(decoder(), batches, decoder_loss, wrap=nn.parallel.DistributedDataParallel, **options)
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
 
 def test_fsdp_training_repeats_bitwise(world):

@@ -1,21 +1,22 @@
 """Trains a candidate and its baseline alike, and holds loss, norm and tensors of the one to the other's.
 
 candidate = train(sharded, batches_of_this_rank, loss, optimizer=sgd, average=mean_over_ranks)
-baseline = train(single_card, full_batches, loss, optimizer=sgd)
+baseline = train_baseline(single_card, full_batches, loss, optimizer=sgd)
 assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hyper_parallel_tests.harness.judging import clean
 from hyper_parallel_tests.harness.judging.comparison import Comparison, VacuousComparison, compare_numbers, full
 from hyper_parallel_tests.harness.judging.findings import Findings, compare_named, on_rank
 from hyper_parallel_tests.harness.judging.shards import Shards
@@ -64,16 +65,30 @@ class Track:
         steps: one entry a step.
         start: name -> parameter before the first step.
         shards: name -> how the parameter lies on the ranks, for those that are sharded.
+        buffers: name -> buffer after the last step.
+        clean: whether it was trained where no engine has changed torch, by `train_baseline` or in a function that
+            `in_clean_process` called: nothing else is a baseline.
     """
 
     steps: tuple[Step, ...]
     start: dict[str, Tensor]
     shards: dict[str, Shards] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    clean: bool = False
 
     @property
     def updates(self) -> bool:
         """Whether an optimizer took part."""
         return bool(self.steps and self.steps[0].params)
+
+    def only(self, names: Collection[str]) -> Track:
+        """The run without the other parameters; losses and norms stay those of all."""
+
+        def kept(tensors: dict[str, Any]) -> dict[str, Any]:
+            return {name: one for name, one in tensors.items() if name in names}
+
+        steps = tuple(replace(one, grads=kept(one.grads), params=kept(one.params)) for one in self.steps)
+        return replace(self, steps=steps, start=kept(self.start), shards=kept(self.shards))
 
     def __str__(self) -> str:
         grads = len(self.steps[0].grads) if self.steps else 0
@@ -87,7 +102,7 @@ def train(
     *,
     optimizer: torch.optim.Optimizer | Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     average: Callable[[Tensor], Tensor] | None = None,
-    backward: Callable[[Tensor], object] = Tensor.backward,
+    backward: Callable[[Tensor], object] | None = Tensor.backward,
     before_update: Callable[[nn.Module], Tensor | float | None] | None = None,
     params: Callable[[], NamedTensors] | None = None,
     grads: Callable[[], NamedTensors] | None = None,
@@ -100,8 +115,8 @@ def train(
         loss: gives a scalar tensor from the model and a batch.
         optimizer: an optimizer of the model's parameters, or a function that makes one from them.
         average: turns this rank's loss into the one to compare: `mean_over_ranks` if each has its own batch.
-        backward: runs backward from the loss, where the engine wants its own way; `lambda loss: None` where
-            `loss` has already done it, as over micro-batches.
+        backward: runs backward from the loss, where the engine wants its own way; None where `loss` has already
+            done it, as over micro-batches.
         before_update: called on the model between backward and update, e.g. to clip; a norm that it returns
             is the step's global norm. The gradients are recorded after it.
         params, grads: give (name, tensor) pairs where the optimizer reads something else than the model's
@@ -123,7 +138,8 @@ def train(
     for batch in batches:
         model.zero_grad(set_to_none=True)
         value = loss(model, batch)
-        backward(value)
+        if backward is not None:
+            backward(value)
         norm = before_update(model) if before_update is not None else None
         found = _full(grads())
         if optimizer is not None:
@@ -137,7 +153,7 @@ def train(
                 params=_full(params()) if optimizer is not None else {},
             )
         )
-    return Track(tuple(steps), start, shards)
+    return Track(tuple(steps), start, shards, _full(inner.named_buffers()), clean.inside())
 
 
 def mean_over_ranks(value: Tensor) -> Tensor:
@@ -147,23 +163,32 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     return total / dist.get_world_size()
 
 
-def assert_parity(candidate: Track, baseline: Track, tolerance: Tolerance, *, zero_because: str = "") -> None:
+def assert_parity(
+    candidate: Track, baseline: Track, tolerance: Tolerance, *, zero_because: str = "", own_because: str = ""
+) -> None:
     """Hold a candidate's run to its baseline's: loss, global norm and every tensor, each by itself.
 
     Args:
         candidate: run of the engine under test.
-        baseline: single-card fp32 or DDP run on the same data.
+        baseline: single-card fp32 or DDP run on the same data, by `train_baseline`.
         tolerance: the configuration's row of the ledger.
         zero_because: why all gradients may rightly be zero; without it such a comparison is an error.
+        own_because: why another run of the engine itself may stand for a baseline; without it a run that is not
+            from a clean process is an error.
 
     Raises:
         AssertionError: one of the three differs; the message has what parted first and the verdict on all three.
-        VacuousComparison: nothing is compared, all gradients are zero or too small for the tolerance, or the
-            optimizer moved nothing.
+        VacuousComparison: nothing is compared, all gradients are zero or too small for the tolerance, the
+            optimizer moved nothing, or the baseline was trained where the engine may have changed torch.
         TypeError: the tolerance is not from the ledger.
     """
     tolerance = verified(tolerance)
     _refuse_vacuous(candidate, baseline, tolerance, zero_because)
+    if not baseline.clean and not own_because:
+        raise VacuousComparison(
+            "the baseline was trained in the rank, where the engine may have changed torch: train it by "
+            "train_baseline(...), or say own_because=... if one run of the engine is rightly held to another"
+        )
     if len(candidate.steps) != len(baseline.steps) or candidate.updates != baseline.updates:
         raise AssertionError(f"the runs are not alike: candidate {candidate}, baseline {baseline}")
     loss, norm, tensors = Findings("loss", []), Findings("norm", []), Findings("tensors", [])

@@ -79,6 +79,17 @@ def test_around(patch, reached):
     assert calculator.total([1, 2]) == 3
 
 
+def test_at_the_end(patch):
+    """What is to be done at the end is done once, after the replacements that came later are out."""
+    seen = []
+    original = calculator.total
+    patch.at_the_end(lambda: seen.append(calculator.total is original))
+    patch.replace(f"{CALCULATOR}:total", lambda inner: lambda numbers: inner(numbers) * 2)
+    patch.undo()
+    patch.undo()
+    assert seen == [True]
+
+
 def test_replacements_on_each_other(patch):
     """Two replacements of one target come out in the reverse order."""
     original = calculator.total

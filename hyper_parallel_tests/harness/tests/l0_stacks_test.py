@@ -10,7 +10,7 @@ DUMP = """\
 Fatal Python error: Segmentation fault
 
 Thread 0x00007f01 (most recent call first):
-  File "/site/hyper_parallel_tests/harness/rank.py", line 10 in _answer_probes
+  File "/site/hyper_parallel_tests/harness/rank.py", line 10 in answer_probes
   File "/lib/threading.py", line 975 in run
 
 Thread 0x00007f02 (most recent call first):
@@ -33,7 +33,7 @@ def test_readable():
     assert "Segmentation fault" in said
     assert "in work" in said
     assert "in test_case" in said
-    assert "_answer_probes" not in said
+    assert "answer_probes" not in said
     assert "pytest_pyfunc_call" not in said
     assert "Extension modules" not in said
 

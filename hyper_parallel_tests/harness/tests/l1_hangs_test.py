@@ -11,7 +11,7 @@ pytestmark = pytest.mark.watchdog(300)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return launch(tmp_path_factory.mktemp("hangs"), "hangs_program", cards=2)
+    return launch(tmp_path_factory.mktemp("hangs"), "hangs_program", "--watchdog=240", cards=2)
 
 
 def test_neighbours_of_hangs_pass(run):
@@ -33,7 +33,7 @@ def test_neighbours_of_hangs_pass(run):
     ],
 )
 def test_hang(run, name, rank, where):
-    """A hang is told after the case's limit, by the rank that the others wait for and where it is."""
+    """A hang is told after the case's own limit, by the rank that the others wait for and where it is."""
     case = run[name]
     assert (case.verdict, case.first_rank) == ("hang", rank)
     assert "after 3 s" in case.message

@@ -66,3 +66,19 @@ def test_file_elsewhere(tmp_path: Path):
         run = running.end()
     assert (run.code, list(run.cases)) == (0, ["test_environment"])
     assert "copied_program.py::test_environment" in run.terminal
+
+
+def test_survey(tmp_path: Path):
+    """A survey ends well whatever the cases did: the report has their verdicts, and a result is kept."""
+    run = launch(tmp_path, "failing_program", PURE, "--survey", "--watchdog=40")
+    assert run.code == 0
+    failed = [case for case in run.cases.values() if case.outcome == "failed"]
+    assert failed
+    assert all("s of 40 s" in case.text for case in failed)
+
+
+def test_survey_of_ranks_that_do_not_start(tmp_path: Path):
+    """What is no case's verdict fails a survey too: its report is not whole."""
+    run = launch(tmp_path, "broken_import_program", PURE, "--survey")
+    assert run.code != 0
+    assert run["start"].outcome == "failed"

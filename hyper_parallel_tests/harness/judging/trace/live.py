@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,9 @@ from contextlib import contextmanager
 import torch
 
 __all__ = ["LiveTensors", "live_tensors"]
+
+# What a backend's threads still hold after so long is kept by somebody.
+_LETTING_GO_S = 10
 
 
 class LiveTensors:
@@ -34,9 +39,16 @@ class LiveTensors:
         """Tensors that did not live when the block began."""
         return [tensor for tensor in _reachable() if not self._old(tensor)]
 
-    def grown(self) -> int:
-        """Bytes of the storages of `new`, each storage once."""
-        return _bytes(self.new())
+    def grown(self, awaited: int | None = None) -> int:
+        """Bytes of the storages of `new`, each storage once.
+
+        A backend's threads let go of a finished message a moment after its end is told. Give the bytes that are
+        expected, and this returns them as soon as they are reached; after 10 s it returns what there is.
+        """
+        end = time.monotonic() + _LETTING_GO_S
+        while (grown := _bytes(self.new())) != awaited and awaited is not None and time.monotonic() < end:
+            threading.Event().wait(0.001)
+        return grown
 
     def watch(self, name: str, tensor: torch.Tensor) -> None:
         """Follow one tensor by a weak reference, which does not keep it alive."""
