@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 NORM_TYPES = {"p1": 1.0, "p2": 2.0, "max": math.inf}
 
@@ -25,9 +25,9 @@ def clipped(gradients: dict[str, Tensor], norm: Tensor, max_norm: float) -> dict
     return {name: (one.double() * factor).to(one.dtype) for name, one in gradients.items()}
 
 
-def clip_on_one_card(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Clips the parameters' gradients in place and returns their norm before it."""
-    gradients = {str(i): one.grad for i, one in enumerate(parameters) if one.grad is not None}
+def clip_on_one_card(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Clips the gradients of a model in place and returns their norm before it."""
+    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     norm = global_norm(gradients.values(), norm_type)
     for name, after in clipped(gradients, norm, max_norm).items():
         gradients[name].copy_(after)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.clip_grad.reference import clip_on_one_card
-from hyper_parallel_tests.harness import World, train
+from hyper_parallel_tests.harness import World, in_clean_process, train_baseline
 from hyper_parallel_tests.harness.judging.parity import Track
 from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
 from hyper_parallel_tests.models.seeding import Batch
@@ -59,10 +60,14 @@ def sharded_network(engine: Any, world: World, mesh: Any = None, width: int = OD
 
 def single_card_gradients(world: World, *rows: Batch) -> dict[str, Tensor]:
     """Gradients of the network on one card, accumulated over the given batches."""
-    model = network(world)
+    return in_clean_process(accumulated_gradients, network(world), rows)
+
+
+def accumulated_gradients(model: nn.Module, rows: Sequence[Batch]) -> dict[str, Tensor]:
+    """Gradients of a plain model after a backward for each batch."""
     for one in rows:
         loss(model, one).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return gradients(model)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -85,16 +90,8 @@ def train_on_one_card(
     rows: list[Batch],
     max_norm: float,
     norm_type: float = 2.0,
-    names: Callable[[str], bool] = lambda name: True,
     loss: Callable[[nn.Module, Batch], Tensor] = loss,
 ) -> Track:
-    """Trains the whole model on one card, clipping each step; only what `names` accepts is recorded."""
-    named = [(name, one) for name, one in model.named_parameters() if names(name)]
-    return train(
-        model,
-        rows,
-        loss,
-        optimizer=sgd,
-        before_update=lambda model: clip_on_one_card(model.parameters(), max_norm, norm_type),
-        params=lambda: named,
-    )
+    """Trains the whole model on one card, clipping each step."""
+    clip = partial(clip_on_one_card, max_norm=max_norm, norm_type=norm_type)
+    return train_baseline(model, rows, loss, optimizer=sgd, before_update=clip)

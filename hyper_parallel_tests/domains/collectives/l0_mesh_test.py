@@ -15,7 +15,7 @@ SMALL_SHAPES = [
     for shape in itertools.product((1, 2, 3, 4), repeat=ndim)
     if math.prod(shape) in (4, 6, 12)
 ]
-LARGE_SHAPES = [(1024,), (32, 32), (2, 16, 32), (8, 8, 16), (4, 8, 8, 4), (2, 3, 5, 7), (1, 511, 2)]
+LARGE_SHAPES = [(1024,), (16, 64), (2, 16, 32), (4, 8, 8, 4), (2, 3, 5, 7), (1, 127, 2)]
 REFUSAL = (ValueError, RuntimeError, KeyError)
 
 
@@ -75,8 +75,8 @@ def test_groups_of_a_dimension_partition_the_world(engine, shape):
 def test_large_mesh(engine, shape):
     """In a world of up to 1024 ranks, ranks spread over it are in row-major place and in their groups."""
     world = math.prod(shape)
-    # A step that divides no dimension meets every coordinate of every dimension in turn.
-    for rank in {*range(0, world, 97), world - 1}:
+    # A few, since an engine may need seconds a mesh: the last one, and others with a different place in each dimension.
+    for rank in {*range(97, world, 463), world - 1}:
         coordinate, local_ranks, found = seen_by(engine, rank, shape)
         assert coordinate == local_ranks == coordinates(shape)[rank]
         assert found == [group_of(rank, dim, shape) for dim in range(len(shape))]

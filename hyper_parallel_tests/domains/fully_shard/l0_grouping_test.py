@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from hyper_parallel_tests.domains.fully_shard.setting import either_fusion
 from hyper_parallel_tests.harness import contract
 
 
@@ -43,9 +44,10 @@ def test_outer_call_manages_what_inner_calls_left(engine, mesh):
 
 
 @contract("FS-0-01")
-def test_shared_parameter_is_managed_once(engine, mesh):
+@pytest.mark.parametrize("width", [8, 6], ids=["even", "odd"])
+def test_shared_parameter_is_managed_once(engine, mesh, width):
     """A parameter under two names is managed once, and both names hold one object, sharded or full."""
-    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
+    model = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False))
     model[1].weight = model[0].weight
     engine.fully_shard(model, mesh=mesh)
     assert managed_names(engine, model) == ["0.weight"]
@@ -67,10 +69,11 @@ def test_ignored_parameters_are_not_managed(engine, mesh):
 
 
 @contract("FS-0-01")
-def test_replicated_parameters_are_managed_whole(engine, mesh):
+@either_fusion
+def test_replicated_parameters_are_managed_whole(engine, mesh, comm_fusion):
     """A replicated parameter is managed, but whole and in a group of its own kind."""
     model = two_layers()
-    engine.fully_shard(model, mesh=mesh, replicate_params={model[0].bias}, comm_fusion=True)
+    engine.fully_shard(model, mesh=mesh, replicate_params={model[0].bias}, comm_fusion=comm_fusion)
     parameters = {parameter.name: parameter for parameter in engine.managed_parameters(model)}
     bias = parameters.pop("0.bias")
     assert bias.shard_dim is None

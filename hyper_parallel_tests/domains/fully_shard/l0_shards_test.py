@@ -11,7 +11,26 @@ from torch import nn
 from hyper_parallel_tests.domains.fully_shard.reference import part
 from hyper_parallel_tests.harness import contract
 
-SIZES = (1, 2, 3, 5, 7, 8, 16, 17)
+SIZES = (1, 2, 3, 5, 7, 8, 15, 16, 17)
+
+
+def by_kind(ranks: int) -> dict[str, list[int]]:
+    """The sizes that divide over so many ranks, that leave a shorter last shard, and that leave a rank no row."""
+    found: dict[str, list[int]] = {}
+    for size in SIZES:
+        uneven = "odd" if size > (ranks - 1) * math.ceil(size / ranks) else "empty_shards"
+        found.setdefault("even" if size % ranks == 0 else uneven, []).append(size)
+    return found
+
+
+each_world = pytest.mark.parametrize(
+    ("ranks", "sizes"),
+    [
+        pytest.param(ranks, sizes, id=f"{ranks}-{kind}")
+        for ranks in (1, 2, 3, 4, 8)
+        for kind, sizes in by_kind(ranks).items()
+    ],
+)
 
 
 class Weight(nn.Module):
@@ -36,13 +55,13 @@ def line_of(engine, size: int):
 
 
 @contract("FS-0-02")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_shards_are_the_chunks(engine, ranks):
+@each_world
+def test_shards_are_the_chunks(engine, ranks, sizes):
     """On every rank, for every size, the shard is torch.chunk's part, possibly short or empty."""
     for rank in range(ranks):
         with engine.simulated_world(rank, ranks):
             mesh = line_of(engine, ranks)
-            for size in SIZES:
+            for size in sizes:
                 parameter = shard(engine, mesh, size, 3)
                 expected = part(Weight(size, 3).weight, dim=0, index=rank, count=ranks)
                 assert parameter.full_shape == (size, 3)
@@ -51,14 +70,14 @@ def test_shards_are_the_chunks(engine, ranks):
 
 
 @contract("FS-0-02")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_shards_are_padded_alike_on_all_ranks(engine, ranks):
+@each_world
+def test_shards_are_padded_alike_on_all_ranks(engine, ranks, sizes):
     """In collectives each shard counts as long as the longest one, ceil(size / ranks) rows."""
     for rank in range(ranks):
         with engine.simulated_world(rank, ranks):
             mesh = line_of(engine, ranks)
-            assert [shard(engine, mesh, size, 3).padded_shape for size in SIZES] == [
-                (math.ceil(size / ranks), 3) for size in SIZES
+            assert [shard(engine, mesh, size, 3).padded_shape for size in sizes] == [
+                (math.ceil(size / ranks), 3) for size in sizes
             ]
 
 
@@ -83,13 +102,14 @@ def test_placement_function_places(engine, place, shard_dim, shape):
 
 
 @contract("FS-0-02")
-def test_hybrid_mesh_shards_over_its_columns(engine):
+@pytest.mark.parametrize("rows", [6, 5], ids=["even", "odd"])
+def test_hybrid_mesh_shards_over_its_columns(engine, rows):
     """On a (replicate, shard) mesh the coordinate along shard alone decides a rank's part."""
     for rank in range(4):
         with engine.simulated_world(rank, world_size=4):
             mesh = engine.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-            expected = part(Weight(5, 3).weight, dim=0, index=rank % 2, count=2)
-            assert torch.equal(shard(engine, mesh, 5, 3).shard, expected)
+            expected = part(Weight(rows, 3).weight, dim=0, index=rank % 2, count=2)
+            assert torch.equal(shard(engine, mesh, rows, 3).shard, expected)
 
 
 @contract("FS-0-02")

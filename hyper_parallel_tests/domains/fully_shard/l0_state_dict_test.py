@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from hyper_parallel_tests.domains.fully_shard.setting import either_fusion
 from hyper_parallel_tests.harness import contract
 
 
@@ -23,7 +24,7 @@ def network() -> nn.Sequential:
 
 
 @contract("FS-0-04")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_keys_equal_the_unwrapped_modules(engine, mesh, comm_fusion):
     """Wrapping adds no prefix, drops no buffer and keeps both names of a shared parameter."""
     model = engine.fully_shard(network(), mesh=mesh, comm_fusion=comm_fusion)
@@ -39,10 +40,14 @@ def test_keys_are_the_same_while_gathered(engine, mesh):
 
 
 @contract("FS-0-04")
-def test_keys_are_the_same_with_nested_calls_and_special_parameters(engine, mesh):
+@pytest.mark.parametrize(
+    "special", [None, "ignored_params", "replicate_params"], ids=["all_sharded", "ignored", "replicated"]
+)
+def test_keys_are_the_same_with_nested_calls_and_special_parameters(engine, mesh, special):
     """Nested calls, ignored and replicated parameters leave no trace in the keys."""
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 6))
     expected = list(model.state_dict())
-    engine.fully_shard(model[0], mesh=mesh, ignored_params={model[0].bias})
-    engine.fully_shard(model, mesh=mesh, replicate_params={model[1].bias}, ignored_params={model[0].bias})
+    options = {special: {layer.bias for layer in model}} if special else {}
+    for module in (model[0], model):
+        engine.fully_shard(module, mesh=mesh, **options)
     assert list(model.state_dict()) == expected

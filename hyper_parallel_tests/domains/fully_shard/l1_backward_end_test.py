@@ -7,6 +7,7 @@ import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     full_now,
     gradients,
     loss,
@@ -17,9 +18,14 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     sharded_network,
     single_card_gradients,
 )
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 
 LAYERS = 3
+
+
+def messages(comm_fusion: bool) -> int:
+    """How often a pass gathers or reduces: once for each layer, or for each weight and bias."""
+    return LAYERS if comm_fusion else 2 * LAYERS
 
 
 def backward(value: torch.Tensor, **options) -> int:
@@ -44,47 +50,53 @@ def assert_gradients(engine, world, ledger, model, *batches) -> None:
 
 @contract("FS-1-03")
 @pytest.mark.parametrize("grad_inputs", [False, True], ids=["plain_inputs", "inputs_with_gradient"])
-def test_end_of_backward_comes_once(engine, world, ledger, grad_inputs):
+@either_fusion
+def test_end_of_backward_comes_once(engine, world, ledger, grad_inputs, comm_fusion):
     """Each layer is reduced once a backward, the first one too, whether or not its inputs need a gradient."""
-    model, rows = sharded_network(engine, world, comm_fusion=True), mine(world, batch(world))
+    model, rows = sharded_network(engine, world, comm_fusion=comm_fusion), mine(world, batch(world))
     rows.inputs.requires_grad_(grad_inputs)
     for _ in range(2):
-        assert backward(loss(model, rows)) == LAYERS
+        assert backward(loss(model, rows)) == messages(comm_fusion)
         assert_step_is_over(engine, model)
     assert_gradients(engine, world, ledger, model, batch(world), batch(world))
     if grad_inputs:
-        single = mine(world, batch(world)).inputs.requires_grad_()
-        for _ in range(2):
-            loss(network(world), rows._replace(inputs=single)).backward()
-        assert_close(rows.inputs.grad, single.grad, ledger["fsdp_1d_fp32"], what="gradient of the inputs")
+        expected = 2 * in_clean_process(gradient_of_inputs, network(world), mine(world, batch(world)))
+        assert_close(rows.inputs.grad, expected, ledger["fsdp_1d_fp32"], what="gradient of the inputs")
+
+
+def gradient_of_inputs(model, rows) -> torch.Tensor:
+    loss(model, rows._replace(inputs=rows.inputs.requires_grad_())).backward()
+    return rows.inputs.grad
 
 
 @contract("FS-1-03")
-def test_end_of_backward_comes_with_each_of_two_backwards_of_a_graph(engine, world, ledger):
+@either_fusion
+def test_end_of_backward_comes_with_each_of_two_backwards_of_a_graph(engine, world, ledger, comm_fusion):
     """backward twice through one forward gathers and reduces twice, and the gradients add up."""
-    model, rows = sharded_network(engine, world, comm_fusion=True), batch(world)
+    model, rows = sharded_network(engine, world, comm_fusion=comm_fusion), batch(world)
     value = loss(model, mine(world, rows))
-    assert backward(value, retain_graph=True) == LAYERS
+    assert backward(value, retain_graph=True) == messages(comm_fusion)
     assert_step_is_over(engine, model)
-    assert backward(value) == LAYERS
+    assert backward(value) == messages(comm_fusion)
     assert_step_is_over(engine, model)
     assert_gradients(engine, world, ledger, model, rows, rows)
 
 
 @contract("FS-1-03")
 @pytest.mark.parametrize("more_to_come", [False, True], ids=["default", "first_is_not_last"])
-def test_end_of_backward_comes_with_each_of_two_forwards(engine, world, ledger, more_to_come):
+@either_fusion
+def test_end_of_backward_comes_with_each_of_two_forwards(engine, world, ledger, more_to_come, comm_fusion):
     """Two forwards, then a backward of each: both end by themselves.
 
     That the first is said not to be the last may save waiting, which nothing here can see; it must not cost a
     reduction or a value.
     """
-    model, first, second = sharded_network(engine, world, comm_fusion=True), batch(world, 0), batch(world, 1)
+    model, first, second = sharded_network(engine, world, comm_fusion=comm_fusion), batch(world, 0), batch(world, 1)
     values = [loss(model, mine(world, rows)) for rows in (first, second)]
     model.set_is_last_backward(not more_to_come)
-    assert backward(values[0]) == LAYERS
+    assert backward(values[0]) == messages(comm_fusion)
     model.set_is_last_backward(True)
-    assert backward(values[1]) == LAYERS
+    assert backward(values[1]) == messages(comm_fusion)
     assert_step_is_over(engine, model)
     assert_gradients(engine, world, ledger, model, first, second)
 
@@ -97,7 +109,7 @@ def test_end_of_backward_is_told_by_a_flag_only(engine, world):
 
 
 @contract("FS-1-03")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_two_forwards_before_one_backward(engine, world, ledger, comm_fusion):
     """One backward through two forwards ends once for both: gradients are the sum, in this step and the next."""
     model, first, second = sharded_network(engine, world, comm_fusion=comm_fusion), batch(world, 0), batch(world, 1)
@@ -111,14 +123,15 @@ def test_two_forwards_before_one_backward(engine, world, ledger, comm_fusion):
 
 @contract("FS-1-03")
 @pytest.mark.parametrize("when", ["before_forward", "before_backward", "after_backward"])
-def test_forward_under_no_grad_ends_no_backward(engine, world, ledger, when):
+@either_fusion
+def test_forward_under_no_grad_ends_no_backward(engine, world, ledger, when, comm_fusion):
     """A forward under no_grad reduces nothing, and a backward around it ends once and is right."""
-    model, rows = sharded_network(engine, world, comm_fusion=True), batch(world)
+    model, rows = sharded_network(engine, world, comm_fusion=comm_fusion), batch(world)
 
     def evaluate() -> None:
         with torch.no_grad(), trace.collectives() as sent:
             model(mine(world, batch(world, seed=5)).inputs)
-        assert sent.ops() == ["all_gather"] * LAYERS
+        assert sent.ops() == ["all_gather"] * messages(comm_fusion)
         assert full_now(engine, model) == set()
 
     if when == "before_forward":
@@ -126,7 +139,7 @@ def test_forward_under_no_grad_ends_no_backward(engine, world, ledger, when):
     value = loss(model, mine(world, rows))
     if when == "before_backward":
         evaluate()
-    assert backward(value) == LAYERS
+    assert backward(value) == messages(comm_fusion)
     if when == "after_backward":
         evaluate()
     assert_step_is_over(engine, model)

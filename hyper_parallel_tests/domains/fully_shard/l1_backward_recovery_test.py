@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     full_now,
     gradients,
     loss,
@@ -18,9 +22,10 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     sharded_network,
     shards,
 )
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.harness import assert_close, contract, trace, train_baseline
 
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+sgd = partial(torch.optim.SGD, lr=0.1)
+
 each_layer = pytest.mark.parametrize("layer", [0, 1, 2], ids=["first_layer", "middle_layer", "last_layer"])
 
 
@@ -54,25 +59,23 @@ def interrupted_backward(model, rows, layer: int) -> None:
 
 
 def assert_next_steps_are_right(engine, world, ledger, model, messages: int) -> None:
-    """Two steps of training reduce as often as they should, and are the single card's."""
-    single = network(world)
-    ours, theirs = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, single))
-    for step in range(2):
-        rows = batch(world, seed=10 + step)
-        value, expected = loss(model, mine(world, rows)), loss(single, mine(world, rows))
-        assert_close(value, expected, ledger["fsdp_1d_fp32"], what=f"loss in step {step} after it")
+    """Two steps of training reduce as often as they should, and are DDP's."""
+    batches = [mine(world, batch(world, seed=10 + step)) for step in range(2)]
+    ddp = train_baseline(network(world), batches, loss, wrap=DDP, optimizer=sgd)
+    optimizer = sgd(model.parameters())
+    for step, (rows, theirs) in enumerate(zip(batches, ddp.steps, strict=True)):
+        value = loss(model, rows)
+        assert_close(value, theirs.loss, ledger["fsdp_1d_fp32"], what=f"loss in step {step} after it")
         with trace.collectives() as sent:
             value.backward()
         assert len(sent.of("reduce_scatter")) == messages
         assert full_now(engine, model) == set()
         assert pending_gradients(engine, model) == {}
-        loss(single, rows).backward()
-        whole = parts(world, {name: one.grad for name, one in single.named_parameters()})
+        whole = parts(world, theirs.grads)
         assert_close(gradients(engine, model), whole, ledger["fsdp_1d_fp32"], what=f"gradients in step {step} after it")
-        for optimizer in (ours, theirs):
-            optimizer.step()
-            optimizer.zero_grad()
-    updated = parts(world, dict(single.named_parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+    updated = parts(world, ddp.steps[-1].params)
     assert_close(shards(engine, model), updated, ledger["fsdp_1d_fp32"], what="parameters after them")
 
 
@@ -103,10 +106,11 @@ def test_training_goes_on_after_an_exception(engine, world, ledger, interrupted,
 
 
 @contract("FS-1-03")
+@either_fusion
 @pytest.mark.parametrize("interrupted", [interrupted_forward, interrupted_backward], ids=["forward", "backward"])
-def test_exception_does_no_silent_damage(engine, world, ledger, interrupted):
+def test_exception_does_no_silent_damage(engine, world, ledger, interrupted, comm_fusion):
     """Without reset_iter_state the steps after an exception are right or refused, never silently wrong."""
-    model = sharded_network(engine, world, comm_fusion=True)
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
     loss(model, mine(world, batch(world))).backward()
     model.zero_grad()
     interrupted(model, mine(world, batch(world, seed=1)), 1)
@@ -114,6 +118,6 @@ def test_exception_does_no_silent_damage(engine, world, ledger, interrupted):
     sent = trace.collectives()
     try:
         with sent:
-            assert_next_steps_are_right(engine, world, ledger, model, messages=3)
+            assert_next_steps_are_right(engine, world, ledger, model, messages=3 if comm_fusion else 6)
     except RuntimeError as error:
         assert_refused_in_step(world, error, sent)

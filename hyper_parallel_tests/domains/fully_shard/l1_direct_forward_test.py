@@ -7,6 +7,7 @@ import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     full_now,
     gradients,
     loss,
@@ -18,9 +19,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_gradients,
     single_card_parameters,
 )
-from hyper_parallel_tests.harness import assert_close, contract, trace
-
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 
 
 def as_one_unit(engine, world, **options):
@@ -35,7 +34,7 @@ def by_layer(engine, world, **options):
 
 def assert_evaluated(engine, world, ledger, model, output) -> None:
     """The output is the plain module's, and the model holds shards."""
-    expected = network(world)(mine(world, batch(world)).inputs)
+    expected = in_clean_process(network(world), mine(world, batch(world)).inputs)
     assert_close(output, expected, ledger["fsdp_1d_fp32"], what="output")
     whole = parts(world, single_card_parameters(world))
     assert_close(resident(engine, model), whole, ledger["exact"], what="what it leaves behind")
@@ -49,7 +48,8 @@ def test_direct_forward_on_shards_is_an_error(engine, world, ledger, comm_fusion
     with trace.collectives() as sent, pytest.raises(Exception, match="DTensor"):
         model.forward(rows.inputs)
     assert sent.ops() == []
-    assert_close(model(rows.inputs), network(world)(rows.inputs), ledger["fsdp_1d_fp32"], what="output of a call")
+    expected = in_clean_process(network(world), rows.inputs)
+    assert_close(model(rows.inputs), expected, ledger["fsdp_1d_fp32"], what="output of a call")
 
 
 @contract("FS-1-05")
@@ -60,7 +60,8 @@ def test_direct_forward_after_unshard_computes(engine, world, ledger, comm_fusio
     model.unshard()
     with trace.collectives() as sent:
         output = model.forward(rows.inputs)
-    assert_close(output, network(world)(rows.inputs), ledger["fsdp_1d_fp32"], what="output")
+    expected = in_clean_process(network(world), rows.inputs)
+    assert_close(output, expected, ledger["fsdp_1d_fp32"], what="output")
     assert sent.ops() == []
     assert full_now(engine, model) == set(single_card_parameters(world))
 

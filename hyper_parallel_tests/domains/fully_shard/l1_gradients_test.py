@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     loss,
     mine,
@@ -18,11 +21,13 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_gradients,
     single_card_parameters,
 )
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process
+
+sgd = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
 @contract("FSDP-L1-03")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 @pytest.mark.parametrize("op", ["sum", "avg"])
 def test_set_reduce_op_type(engine, world, ledger, op, comm_fusion):
     """Op "sum" gives the reference gradient times the world size, "avg" the reference gradient."""
@@ -37,23 +42,28 @@ def test_set_reduce_op_type(engine, world, ledger, op, comm_fusion):
 @contract("FSDP-L1-03")
 def test_set_reduce_op_type_in_mid_training(engine, world, ledger):
     """A switch to sum and back scales that step's gradients alone: momenta and parameters stay sound."""
-    model, single = sharded_network(engine, world), network(world)
-    ours = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    theirs = torch.optim.SGD(single.parameters(), lr=0.01, momentum=0.9)
-    for step, op in enumerate(["avg", "sum", "avg"]):
+    model, batches = sharded_network(engine, world), [batch(world, seed=step) for step in range(3)]
+    optimizer = sgd(model.parameters())
+    for op, rows in zip(["avg", "sum", "avg"], batches, strict=True):
         model.set_reduce_op_type(op)
-        loss(model, mine(world, batch(world, seed=step))).backward()
-        loss(single, batch(world, seed=step)).backward()
-        for parameter in single.parameters():
-            parameter.grad *= world.size if op == "sum" else 1
-        for optimizer in (ours, theirs):
-            optimizer.step()
-            optimizer.zero_grad()
-    for what, ours_now, theirs_now in (
-        ("momentum", momenta(ours, model), momenta(theirs, single)),
-        ("parameter", dict(model.named_parameters()), dict(single.named_parameters())),
-    ):
-        assert_close(ours_now, theirs_now, ledger["fsdp_1d_fp32"], what=what)
+        loss(model, mine(world, rows)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected, parameters = in_clean_process(scaled_steps, network(world), batches, [1, world.size, 1])
+    assert_close(momenta(optimizer, model), expected, ledger["fsdp_1d_fp32"], what="momentum")
+    assert_close(dict(model.named_parameters()), parameters, ledger["fsdp_1d_fp32"], what="parameter")
+
+
+def scaled_steps(model, batches, factors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Momenta and parameters after steps on gradients times a factor each."""
+    optimizer = sgd(model.parameters())
+    for rows, factor in zip(batches, factors, strict=True):
+        loss(model, rows).backward()
+        for parameter in model.parameters():
+            parameter.grad *= factor
+        optimizer.step()
+        optimizer.zero_grad()
+    return momenta(optimizer, model), dict(model.named_parameters())
 
 
 def momenta(optimizer, model) -> dict[str, torch.Tensor]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.domains.fully_shard.setting import either_fusion
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 
 
 class Scale(nn.Module):
@@ -38,7 +38,7 @@ def noting(module: Scale, where: str):
 
 
 @contract("FS-1-01")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_gather_comes_before_forward_and_reshard_after_it(engine, world, comm_fusion):
     """The gather lies between prepended and other pre-hooks, the reshard between earlier and later hooks."""
     module = Scale(4).to(world.device)
@@ -68,7 +68,8 @@ def test_inputs_by_keyword_alone_gather_too(engine, world, ledger):
     factor = torch.full((4,), 2.0, device=world.device)
     outputs = module(inputs=inputs, factor=factor)
     assert module.seen == ["forward: full"]
-    assert_close(outputs, plain(inputs=inputs, factor=factor), ledger["fsdp_1d_fp32"], what="output")
+    expected = in_clean_process(plain, inputs=inputs, factor=factor)
+    assert_close(outputs, expected, ledger["fsdp_1d_fp32"], what="output")
     module.note("after the call")
     assert module.seen[-1] == "after the call: shard"
 
@@ -79,16 +80,19 @@ def test_gradient_reaches_inputs_by_keyword(engine, world, ledger):
     module, plain = Scale(4).to(world.device), Scale(4).to(world.device)
     engine.fully_shard(module, mesh=world.mesh(dp=world.size))
     # Other inputs on each rank: with equal ones a gradient that nobody reduced would be right too.
-    ours, theirs = (
-        [torch.full((2, 4), 1.0 + rank, device=world.device, requires_grad=True) for rank in range(world.size)]
-        for _ in range(2)
-    )
-    value = module(inputs=ours[world.rank]).square().sum()
+    inputs = [torch.full((2, 4), 1.0 + rank, device=world.device, requires_grad=True) for rank in range(world.size)]
+    value = module(inputs=inputs[world.rank]).square().sum()
     with trace.collectives() as sent:
         value.backward()
     assert sent.ops() == ["all_gather", "reduce_scatter"]
-    for inputs in theirs:
-        (plain(inputs=inputs).square().sum() / world.size).backward()
-    own = theirs[world.rank].grad * world.size
-    assert_close(ours[world.rank].grad, own, ledger["fsdp_1d_fp32"], what="gradient of the input")
-    assert_close(module.weight.grad, plain.weight.grad, ledger["fsdp_1d_fp32"], what="gradient of the weight")
+    of_inputs, of_weight = in_clean_process(gradients_of_squares, plain, inputs)
+    own = inputs[world.rank].grad
+    assert_close(own, of_inputs[world.rank], ledger["fsdp_1d_fp32"], what="gradient of the input")
+    assert_close(module.weight.grad, of_weight / world.size, ledger["fsdp_1d_fp32"], what="gradient of the weight")
+
+
+def gradients_of_squares(module: Scale, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Gradients of each input, and the weight's of all together."""
+    for one in inputs:
+        module(inputs=one).square().sum().backward()
+    return [one.grad for one in inputs], module.weight.grad

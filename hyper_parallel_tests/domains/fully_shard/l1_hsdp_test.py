@@ -9,6 +9,7 @@ import torch.distributed as dist
 from hyper_parallel_tests.domains.fully_shard.reference import part
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     group_bytes,
     loss,
@@ -19,8 +20,6 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     wrap,
 )
 from hyper_parallel_tests.harness import assert_close, assert_differs, contract, trace
-
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 def hybrid_mesh(world):

@@ -10,6 +10,7 @@ import torch
 from hyper_parallel_tests.domains.fully_shard.setting import (
     WIDTH,
     batch,
+    either_fusion,
     full_now,
     loss,
     mine,
@@ -19,7 +20,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     shards,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, contract
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process
 from hyper_parallel_tests.models.mlp import mlp
 
 OPTIMIZERS = {
@@ -39,7 +40,18 @@ def donor_state(engine, world):
     return wrap(engine, donor, donor.layers, world.mesh(dp=world.size)).state_dict()
 
 
-def step(world, model, optimizer, rows) -> None:
+def train_around_load(world, optimizer):
+    """Parameters of the network on one card after a step, the load of those weights and two more steps."""
+    model = network(world)
+    optimizer = optimizer(model.parameters())
+    step(model, optimizer, batch(world, seed=0))
+    model.load_state_dict(other_network(world).state_dict())
+    for seed in (2, 3):
+        step(model, optimizer, batch(world, seed=seed))
+    return dict(model.named_parameters())
+
+
+def step(model, optimizer, rows) -> None:
     loss(model, rows).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -47,14 +59,13 @@ def step(world, model, optimizer, rows) -> None:
 
 @contract("FS-1-04")
 @pytest.mark.parametrize("full", [False, True], ids=["while_sharded", "while_full"])
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_training_goes_on_after_load_state_dict(engine, world, ledger, optimizer, comm_fusion, full):
     """The optimizer holds the same objects, shards are the loaded ones, and the next steps are the single card's."""
-    model, single = sharded_network(engine, world, comm_fusion=comm_fusion), network(world)
-    ours, theirs = optimizer(model.parameters()), optimizer(single.parameters())
-    step(world, model, ours, mine(world, batch(world, seed=0)))
-    step(world, single, theirs, batch(world, seed=0))
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    ours = optimizer(model.parameters())
+    step(model, ours, mine(world, batch(world, seed=0)))
     before = dict(model.named_parameters())
     if full:
         model.set_reshard_after_forward(False)
@@ -62,7 +73,6 @@ def test_training_goes_on_after_load_state_dict(engine, world, ledger, optimizer
         assert full_now(engine, model) == set(before)
 
     model.load_state_dict(donor_state(engine, world))
-    single.load_state_dict(other_network(world).state_dict())
     assert full_now(engine, model) == set()
     assert [id(one) for one in model.parameters()] == [id(one) for one in before.values()]
     assert [id(one) for one in ours.param_groups[0]["params"]] == [id(one) for one in before.values()]
@@ -70,12 +80,11 @@ def test_training_goes_on_after_load_state_dict(engine, world, ledger, optimizer
     assert_close(shards(engine, model), loaded, ledger["exact"], what="shards")
 
     rows = mine(world, batch(world, seed=1))
-    expected = other_network(world)(rows.inputs)
+    expected = in_clean_process(other_network(world), rows.inputs)
     assert_close(model(rows.inputs), expected, ledger["fsdp_1d_fp32"], what="the next forward's output")
     for seed in (2, 3):
-        step(world, model, ours, mine(world, batch(world, seed=seed)))
-        step(world, single, theirs, batch(world, seed=seed))
-    trained = parts(world, dict(single.named_parameters()))
+        step(model, ours, mine(world, batch(world, seed=seed)))
+    trained = parts(world, in_clean_process(train_around_load, world, optimizer))
     assert_close(shards(engine, model), trained, ledger["fsdp_1d_fp32"], what="parameters after two more steps")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     loss,
     mine,
     network,
@@ -19,7 +19,6 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
 )
 from hyper_parallel_tests.harness import contract, trace
 
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 LAYERS = ("layers.0", "layers.1", "layers.2")
 
 
@@ -69,23 +68,22 @@ def test_unsharded_storage_stays_with_reshard_off(engine, world):
 @contract("FS-1-08")
 @either_fusion
 def test_forwards_leave_no_gathered_copy(engine, world, comm_fusion):
-    """Forwards under no_grad leave their outputs and less than one copy of the layers behind, however many."""
+    """Forwards under no_grad leave nothing but their outputs behind, however many."""
     model, inputs = sharded_network(engine, world, comm_fusion=comm_fusion), mine(world, batch(world)).inputs
     with trace.live_tensors() as live, torch.no_grad():
         outputs = [model(inputs) for _ in range(4)]
-    # A message or two may still be under way in the backend's threads, so this is no equality.
-    left = live.grown() - sum(output.untyped_storage().nbytes() for output in outputs)
-    assert left < len(LAYERS) * layer_bytes(world), live.describe()
+    expected = sum(output.untyped_storage().nbytes() for output in outputs)
+    assert live.grown(awaited=expected) == expected, live.describe()
 
 
 @contract("FS-1-08")
 @either_fusion
 def test_steps_leave_no_gathered_copy(engine, world, comm_fusion):
-    """Forward and backward leave the shards' gradients and less than one copy of the layers behind."""
+    """Forward and backward leave nothing but the shards' gradients behind."""
     model, rows = sharded_network(engine, world, comm_fusion=comm_fusion), mine(world, batch(world))
     with trace.live_tensors() as live:
         for _ in range(4):
             model.zero_grad()
             loss(model, rows).backward()
-    left = live.grown() - sum(4 * shard.numel() for shard in shards(engine, model).values())
-    assert left < len(LAYERS) * layer_bytes(world), live.describe()
+    expected = sum(4 * shard.numel() for shard in shards(engine, model).values())
+    assert live.grown(awaited=expected) == expected, live.describe()

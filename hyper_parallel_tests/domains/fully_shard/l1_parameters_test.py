@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from torch import nn
 
 from hyper_parallel_tests.domains.fully_shard.reference import part
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     loss,
     mine,
@@ -17,7 +17,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_gradients,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, assert_differs, contract, trace
+from hyper_parallel_tests.harness import assert_close, assert_differs, contract, in_clean_process, trace
 
 BIASES = ["layers.0.bias", "layers.1.bias", "layers.2.bias"]
 
@@ -54,7 +54,7 @@ def test_custom_shard_placement_fn(engine, world, ledger):
     rows = mine(world, batch(world))
     value = loss(model, rows)
     value.backward()
-    assert_close(value, loss(network(world), rows), ledger["fsdp_1d_fp32"], what="loss")
+    assert_close(value, in_clean_process(loss, network(world), rows), ledger["fsdp_1d_fp32"], what="loss")
     expected = {
         name: part(grad, dim=grad.ndim - 1, index=world.rank, count=world.size)
         for name, grad in single_card_gradients(world, batch(world)).items()
@@ -80,7 +80,7 @@ def test_custom_shard_placement_fn_replicates(engine, world, ledger):
 
 
 @contract("FSDP-L1-07")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_replicate_params_equal_a_placement_function(engine, world, ledger, comm_fusion):
     """replicate_params places a parameter as Replicate from shard_placement_fn does, fused or not."""
     model = network(world)

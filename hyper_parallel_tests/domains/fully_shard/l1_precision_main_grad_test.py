@@ -10,14 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.fully_shard.setting import gradients, parts, shards
-from hyper_parallel_tests.harness import assert_close, assert_differs, assert_parity, contract, mean_over_ranks, train
+from hyper_parallel_tests.harness import (
+    assert_close,
+    assert_differs,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+    train_baseline,
+)
 from hyper_parallel_tests.models.seeding import Batch, generator
 
 MICRO_STEPS, ROWS, WIDTH = 4, 4, 4
 # Beside a gradient that is so many times larger, fp16 rounds the other micro-steps' gradients away.
 LARGE = 2048.0
 # A power of two, so that the update is exact too.
-SGD = partial(torch.optim.SGD, lr=2.0**-12)
+RATE = 2.0**-12
 
 MicroStep = tuple[float, Batch]
 
@@ -78,9 +86,8 @@ def on_one_card(model: nn.Module, steps: list[list[MicroStep]]) -> Tensor:
 
 def grads_on_one_card(world, steps: list[list[MicroStep]], dtype: torch.dtype) -> dict[str, Tensor]:
     """Gradients accumulated in `dtype`, shown in fp32."""
-    model = layer(world, dtype)
-    on_one_card(model, steps)
-    return {name: parameter.grad.float() for name, parameter in model.named_parameters()}
+    grads = train_baseline(layer(world, dtype), [steps], on_one_card, backward=None).steps[0].grads
+    return {name: one.float() for name, one in grads.items()}
 
 
 def assert_fp16_could_not_hold(world, ledger, steps: list[list[MicroStep]]) -> None:
@@ -101,21 +108,20 @@ def test_mp_apply_grad_on_fp32_main_grad(engine, world, ledger, held_back, reduc
     reduce_fp32 is the plan's configuration. It shows the value, not the flag: shards in fp32 reduced in fp32 have
     such gradients without it too. The flag shows in reduce_default.
     """
-    steps, baseline_model = micro_steps(world), layer(world)
+    steps = micro_steps(world)
     assert_fp16_could_not_hold(world, ledger, steps)
     policy = engine.MixedPrecisionPolicy(torch.float16, reduce_dtype, apply_grad_on_fp32_main_grad=True)
     model = engine.fully_shard(layer(world), mesh=world.mesh(dp=world.size), mp_policy=policy)
     accumulate = partial(on_ranks, held_back=held_back)
     own = [step[world.rank] for step in steps]
-    candidate = train(model, [own], accumulate, average=mean_over_ranks, backward=lambda _: None)
-    baseline = train(baseline_model, [steps], on_one_card, backward=lambda _: None)
+    candidate = train(model, [own], accumulate, average=mean_over_ranks, backward=None)
+    baseline = train_baseline(layer(world), [steps], on_one_card, backward=None)
     assert {grad.dtype for grad in gradients(engine, model).values()} == {torch.float32}
     assert_parity(candidate, baseline, ledger["fsdp_fp16_main_grad"])
 
-    for one in (model, baseline_model):
-        SGD(one.parameters()).step()
-    updated = parts(world, dict(baseline_model.named_parameters()))
-    assert_close(shards(engine, model), updated, ledger["fsdp_fp16_main_grad"], what="updated parameters")
+    torch.optim.SGD(model.parameters(), lr=RATE).step()
+    updated = {name: one - RATE * baseline.steps[0].grads[name] for name, one in baseline.start.items()}
+    assert_close(shards(engine, model), parts(world, updated), ledger["fsdp_fp16_main_grad"], what="updated parameters")
 
 
 @contract("FSDP-L1-13")

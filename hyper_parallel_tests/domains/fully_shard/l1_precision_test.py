@@ -15,9 +15,11 @@ from hyper_parallel_tests.harness import (
     assert_close,
     assert_parity,
     contract,
+    in_clean_process,
     mean_over_ranks,
     trace,
     train,
+    train_baseline,
 )
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -45,18 +47,13 @@ def mixed_loss(model: nn.Module, rows) -> Tensor:
     return F.mse_loss(model(rows.inputs).float(), rows.targets)
 
 
-def casting_loss(world, param_dtype: torch.dtype, output_dtype: torch.dtype):
+def casting_loss(model: nn.Module, rows, ranks: int, param_dtype: torch.dtype, output_dtype: torch.dtype) -> Tensor:
     """The mean loss over the ranks' rows on one card, each rank's computed apart: that is where it is rounded."""
-
-    def loss(model: nn.Module, rows) -> Tensor:
-        losses = []
-        for rank in range(world.size):
-            part = rows.part(rank, world.size)
-            output = cast_forward(model, part.inputs, param_dtype, output_dtype)
-            losses.append(F.mse_loss(output.float(), part.targets))
-        return torch.stack(losses).mean()
-
-    return loss
+    losses = []
+    for part in (rows.part(rank, ranks) for rank in range(ranks)):
+        output = cast_forward(model, part.inputs, param_dtype, output_dtype)
+        losses.append(F.mse_loss(output.float(), part.targets))
+    return torch.stack(losses).mean()
 
 
 def dtypes(tensors: dict[str, Tensor]) -> set[torch.dtype]:
@@ -81,7 +78,8 @@ def test_mp_bf16_param_fp32_reduce(engine, world, ledger):
 
     rows = [mine(world, one) for one in batches]
     candidate = train(model, rows, mixed_loss, optimizer=SGD, average=mean_over_ranks)
-    baseline = train(network(world), batches, casting_loss(world, BF16, FP32), optimizer=SGD)
+    casting = partial(casting_loss, ranks=world.size, param_dtype=BF16, output_dtype=FP32)
+    baseline = train_baseline(network(world), batches, casting, optimizer=SGD)
     assert_parity(candidate, baseline, ledger["fsdp_1d_bf16"])
 
 
@@ -103,7 +101,8 @@ def test_mp_bf16_all_bf16(engine, world, ledger, stored):
     assert dtypes(gradients(engine, model)) == {stored}
 
     candidate = train(model, [mine(world, rows)], mixed_loss, average=mean_over_ranks)
-    baseline = train(network(world).to(stored), [rows], casting_loss(world, BF16, BF16))
+    casting = partial(casting_loss, ranks=world.size, param_dtype=BF16, output_dtype=BF16)
+    baseline = train_baseline(network(world).to(stored), [rows], casting)
     assert_parity(candidate, baseline, ledger["fsdp_1d_bf16"])
 
 
@@ -134,5 +133,5 @@ def test_mp_cast_forward_inputs_false(engine, world, ledger, dtype):
     assert value.isfinite()
     assert dtypes(gradients(engine, model)) == {FP32}
     assert all(grad.isfinite().all() for grad in gradients(engine, model).values())
-    expected = cast_forward(network(world), rows.inputs, FP16, FP16)
+    expected = in_clean_process(cast_forward, network(world), rows.inputs, FP16, FP16)
     assert_close(output, expected, ledger["exact"], what="output")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hyper_parallel_tests.domains.fully_shard.reference import part
 from hyper_parallel_tests.domains.fully_shard.setting import (
+    accumulated_gradients,
     batch,
+    either_fusion,
     gradients,
     group_bytes,
     loss,
@@ -17,7 +17,7 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     shards,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 
 # The same width divides over all ranks and over a group of two.
 WIDTH, GROUP = 8, 2
@@ -25,13 +25,11 @@ WIDTH, GROUP = 8, 2
 
 def single_card_gradients(world, rows):
     """Gradients of the wide network on one card."""
-    model = network(world, WIDTH)
-    loss(model, rows).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return in_clean_process(accumulated_gradients, network(world, WIDTH), [rows])
 
 
 @contract("FS-1-10")
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_reshard_to_a_smaller_group(engine, world, ledger, comm_fusion):
     """An int leaves each rank its part among so many neighbours, who alone gather for backward; values are right."""
     model = network(world, WIDTH)

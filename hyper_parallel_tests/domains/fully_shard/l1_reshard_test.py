@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 from hyper_parallel_tests.domains.fully_shard.setting import (
     WIDTH,
     batch,
+    either_fusion,
     full_now,
     group_bytes,
     loss,
@@ -21,9 +24,9 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     shards,
     single_card_parameters,
 )
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+sgd = partial(torch.optim.SGD, lr=0.05)
 
 
 @contract("FSDP-L1-01")
@@ -91,8 +94,10 @@ def test_dynamic_reshard_control_takes_only_flags(engine, world, setter):
 @either_fusion
 def test_dynamic_reshard_control_changes_no_value(engine, world, ledger, comm_fusion):
     """While the settings change, losses over steps of two micro-batches stay those of a single card."""
-    model, single = sharded_network(engine, world, comm_fusion=comm_fusion), network(world)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (model, single)]
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
+    optimizer = sgd(model.parameters())
+    batches = [[batch(world, seed=10 * step + micro) for micro in range(2)] for step in range(4)]
+    expected = in_clean_process(losses_of_micro_batches, world, network(world), batches)
     for step, (keep_after_forward, keep_after_backward) in enumerate(
         [(False, False), (True, False), (False, True), (True, True)]
     ):
@@ -100,14 +105,24 @@ def test_dynamic_reshard_control_changes_no_value(engine, world, ledger, comm_fu
         for micro in range(2):
             # Parameters may stay full up to the next micro-batch, not past the update.
             model.set_reshard_after_backward(micro == 1 or not keep_after_backward)
-            rows = batch(world, seed=10 * step + micro)
-            ours, theirs = loss(model, mine(world, rows)), loss(single, mine(world, rows))
-            assert_close(ours, theirs, ledger["fsdp_1d_fp32"], what=f"loss at step {step}, micro-batch {micro}")
-            ours.backward()
-            loss(single, rows).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+            value, what = loss(model, mine(world, batches[step][micro])), f"loss at step {step}, micro-batch {micro}"
+            assert_close(value, expected[step][micro], ledger["fsdp_1d_fp32"], what=what)
+            value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def losses_of_micro_batches(world, model, batches) -> list[list[torch.Tensor]]:
+    """This rank's part of the loss of each micro-batch of each step, on one card that trains on all rows."""
+    optimizer, losses = sgd(model.parameters()), []
+    for step in batches:
+        losses.append([])
+        for rows in step:
+            losses[-1].append(loss(model, mine(world, rows)).detach())
+            loss(model, rows).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
 
 
 @contract("FSDP-L1-05")

@@ -7,6 +7,7 @@ import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     loss,
     mine,
@@ -19,7 +20,7 @@ from hyper_parallel_tests.harness import assert_close, contract
 
 @contract("FS-1-09")
 @pytest.mark.parametrize("shape", [(), (1,)], ids=["no_dimension", "one_dimension"])
-@pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+@either_fusion
 def test_gradient_scaling_factor_is_read_at_each_reduction(engine, world, ledger, comm_fusion, shape):
     """A tensor that is set once and changed between steps, or before a backward, scales by what it is then."""
     model, rows = sharded_network(engine, world, comm_fusion=comm_fusion), batch(world)

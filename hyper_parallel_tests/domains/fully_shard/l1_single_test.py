@@ -9,6 +9,7 @@ import torch
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     loss,
     network,
@@ -20,10 +21,17 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
     single_card_parameters,
     wrap,
 )
-from hyper_parallel_tests.harness import assert_close, assert_parity, contract, trace, train
+from hyper_parallel_tests.harness import (
+    assert_close,
+    assert_parity,
+    contract,
+    in_clean_process,
+    trace,
+    train,
+    train_baseline,
+)
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 @contract("FS-1-07")
@@ -51,7 +59,7 @@ def test_alone_sum_is_average(engine, world, ledger, op, comm_fusion):
     model.set_reduce_op_type(op)
     batches = [batch(world, seed=step) for step in range(3)]
     candidate = train(model, batches, loss, optimizer=SGD)
-    assert_parity(candidate, train(network(world), batches, loss, optimizer=SGD), ledger["fsdp_1d_fp32"])
+    assert_parity(candidate, train_baseline(network(world), batches, loss, optimizer=SGD), ledger["fsdp_1d_fp32"])
 
 
 @contract("FSDP-L1-05")
@@ -67,23 +75,25 @@ def test_alone_shards_are_the_full_parameters(engine, world, ledger):
         assert_close(shards(engine, model), full, ledger["exact"], what="shards")
 
 
+SPECIAL = {
+    "replicated": lambda engine, weight: {"replicate_params": {weight}},
+    "ignored": lambda engine, weight: {"ignored_params": {weight}},
+    "divided_on_the_last_dimension": lambda engine, weight: {
+        "shard_placement_fn": lambda one: engine.Shard(one.ndim - 1)
+    },
+}
+
+
 @contract("FSDP-L1-07")
-def test_alone_replicated_parameters_train_too(engine, world, ledger):
-    """Replicated, divided on the last dimension and ignored parameters train as in the plain module."""
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+def test_alone_special_parameters_train_too(engine, world, ledger, special):
+    """Replicated, ignored and differently divided parameters train as in the plain module."""
     model = network(world)
-    first, second, _ = model.layers
-    wrap(
-        engine,
-        model,
-        model.layers,
-        world.mesh(dp=world.size),
-        replicate_params={first.weight},
-        ignored_params={second.weight},
-        shard_placement_fn=lambda one: engine.Shard(one.ndim - 1) if one is not first.weight else None,
-    )
+    options = special(engine, model.layers[0].weight)
+    wrap(engine, model, model.layers, world.mesh(dp=world.size), **options)
     batches = [batch(world, seed=step) for step in range(2)]
     candidate = train(model, batches, loss, optimizer=SGD)
-    assert_parity(candidate, train(network(world), batches, loss, optimizer=SGD), ledger["fsdp_1d_fp32"])
+    assert_parity(candidate, train_baseline(network(world), batches, loss, optimizer=SGD), ledger["fsdp_1d_fp32"])
 
 
 @contract("FSDP-L1-10")
@@ -103,13 +113,18 @@ def test_alone_the_policy_casts_too(engine, world):
 @contract("FS-1-05")
 def test_alone_forward_under_no_grad_is_the_modules(engine, world, ledger):
     """A forward under no_grad has the plain module's output, before and after an update."""
-    model, single = sharded_network(engine, world), network(world)
-    for step in range(2):
+    model, rows = sharded_network(engine, world), [batch(world, seed=step) for step in range(2)]
+    expected = in_clean_process(outputs_before_steps, network(world), rows)
+    assert_close(outputs_before_steps(model, rows), expected, ledger["fsdp_1d_fp32"], what="output before each step")
+
+
+def outputs_before_steps(model, batches) -> list[torch.Tensor]:
+    """Trains, and shows before each step what the first batch's outputs are under no_grad."""
+    optimizer, outputs = SGD(model.parameters()), []
+    for rows in batches:
         with torch.no_grad():
-            output = model(batch(world).inputs)
-        assert_close(output, single(batch(world).inputs), ledger["fsdp_1d_fp32"], what=f"output before step {step}")
-        for one in (model, single):
-            optimizer = SGD(one.parameters())
-            loss(one, batch(world, seed=step)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            outputs.append(model(batches[0].inputs))
+        loss(model, rows).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return outputs

@@ -6,6 +6,7 @@ import pytest
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     group_bytes,
     loss,
@@ -17,7 +18,6 @@ from hyper_parallel_tests.domains.fully_shard.setting import (
 )
 from hyper_parallel_tests.harness import assert_close, contract, trace
 
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 each_number = pytest.mark.parametrize("held_back", [1, 3], ids=["one_held_back", "three_held_back"])
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     ROWS_PER_RANK,
+    either_fusion,
+    either_width,
     gradients,
     loss,
     mine,
     network,
     pending_gradients,
+    plain_or_demanding,
     sharded_network,
+    single_card_gradients,
 )
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
@@ -26,15 +29,12 @@ from hyper_parallel_tests.harness import (
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 from hyper_parallel_tests.models.mlp import mlp_batch
 
 MICRO_STEPS = 4
-WIDTHS = {"even": 6, "odd": 7}
 sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
-each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 
 
 def large_batches(world, width):
@@ -62,17 +62,17 @@ def train_in_micro_steps(engine, world, width, comm_fusion):
         micro_steps,
         optimizer=sgd,
         average=mean_over_ranks,
-        backward=lambda loss: None,
+        backward=None,
     )
 
 
 @contract("FSDP-L2-01")
-@each_width
+@either_width
 @either_fusion
 def test_gradient_accumulation(engine, world, ledger, width, comm_fusion):
     """The merged gradient of N micro-steps is DDP's of the large batch, and so are loss and parameters."""
-    ddp = DistributedDataParallel(network(world, width))
-    baseline = train(ddp, large_batches(world, width), loss, optimizer=sgd, average=mean_over_ranks)
+    rows = large_batches(world, width)
+    baseline = train_baseline(network(world, width), rows, loss, wrap=DDP, optimizer=sgd, average=mean_over_ranks)
     candidate = train_in_micro_steps(engine, world, width, comm_fusion)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
@@ -81,15 +81,14 @@ def test_gradient_accumulation(engine, world, ledger, width, comm_fusion):
 @either_fusion
 def test_gradient_accumulation_is_not_synchronised_between(engine, world, ledger, comm_fusion):
     """After each micro-step but the last the ranks hold different gradients, each the sum of its own."""
-    model, alone = sharded_network(engine, world, comm_fusion=comm_fusion), network(world)
+    model = sharded_network(engine, world, comm_fusion=comm_fusion)
     rows = mine(world, mlp_batch(0, ROWS_PER_RANK * MICRO_STEPS * world.size, 6)).to(world.device)
     model.set_requires_gradient_sync(False)
     for number in range(MICRO_STEPS - 1):
-        for one in (model, alone):
-            loss(one, rows.part(number, MICRO_STEPS)).backward()
+        loss(model, rows.part(number, MICRO_STEPS)).backward()
         held = pending_gradients(engine, model)
         assert gradients(engine, model) == {}
-        own = {name: parameter.grad for name, parameter in alone.named_parameters()}
+        own = single_card_gradients(world, *(rows.part(one, MICRO_STEPS) for one in range(number + 1)))
         assert_close(held, own, ledger["fsdp_1d_fp32"], what=f"own gradients after micro-step {number}")
         for name, tensor in sorted(held.items()):
             everyones = [torch.empty_like(tensor) for _ in range(world.size)]
@@ -98,6 +97,7 @@ def test_gradient_accumulation_is_not_synchronised_between(engine, world, ledger
 
 
 @contract("FSDP-L2-01")
-def test_gradient_accumulation_repeats_bit_by_bit(engine, world):
+@plain_or_demanding
+def test_gradient_accumulation_repeats_bit_by_bit(engine, world, width, comm_fusion):
     """The same micro-steps again in the same process give the same bits."""
-    assert_bitwise_repeatable(lambda: train_in_micro_steps(engine, world, WIDTHS["odd"], comm_fusion=True).steps)
+    assert_bitwise_repeatable(lambda: train_in_micro_steps(engine, world, width, comm_fusion).steps)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     batch,
+    either_fusion,
     gradients,
     loss,
     mine,
@@ -25,13 +25,12 @@ from hyper_parallel_tests.harness import (
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 
 # Below every rank's own norm here, so that each gradient is really clipped.
 MAX_NORM = 0.25
 sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 def norm_of(tensors) -> torch.Tensor:
@@ -53,12 +52,9 @@ def train_clipped(engine, world, comm_fusion):
     )
 
 
-def single_card_clipped(world):
-    """Gradients of the whole batch on one card and their norm, before and after clipping."""
-    model = network(world)
-    loss(model, batch(world)).backward()
-    norm = clip_grad_norm_(model.parameters(), MAX_NORM)
-    return norm, {name: one.grad for name, one in model.named_parameters()}
+def clip(model):
+    """Clips the gradients of a plain model and returns their norm before it."""
+    return clip_grad_norm_(model.parameters(), MAX_NORM)
 
 
 @contract("FSDP-L2-07")
@@ -69,10 +65,10 @@ def test_grad_clip_with_dtensor_grads(engine, world, ledger, comm_fusion):
     loss(model, mine(world, batch(world))).backward()
     own = norm_of(gradients(engine, model).values())
     norm = engine.clip_grad_norm_(model.parameters(), MAX_NORM)
-    single, clipped = single_card_clipped(world)
-    assert_close(norm, single, ledger["fsdp_1d_fp32"], what="global norm")
+    single = train_baseline(network(world), [batch(world)], loss, before_update=clip).steps[0]
+    assert_close(norm, single.norm, ledger["fsdp_1d_fp32"], what="global norm")
     assert_differs(norm, own, ledger["fsdp_1d_fp32"], what="norm, against that of this rank's shards")
-    assert_close(gradients(engine, model), parts(world, clipped), ledger["fsdp_1d_fp32"], what="clipped gradients")
+    assert_close(gradients(engine, model), parts(world, single.grads), ledger["fsdp_1d_fp32"], what="clipped gradients")
     left = norm_of(parameter.grad.full_tensor() for parameter in model.parameters())
     assert left <= MAX_NORM + ledger["clip_norm_bound"].norm
 
@@ -82,13 +78,7 @@ def test_grad_clip_with_dtensor_grads(engine, world, ledger, comm_fusion):
 def test_grad_clip_with_dtensor_grads_in_training(engine, world, ledger, comm_fusion):
     """Clipped between backward and update, two steps follow the single card's."""
     candidate = train_clipped(engine, world, comm_fusion)
-    baseline = train(
-        network(world),
-        batches(world),
-        loss,
-        optimizer=sgd,
-        before_update=lambda one: clip_grad_norm_(one.parameters(), MAX_NORM),
-    )
+    baseline = train_baseline(network(world), batches(world), loss, optimizer=sgd, before_update=clip)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
 

@@ -8,10 +8,22 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hyper_parallel_tests.domains.fully_shard.reference import cast_forward, part
-from hyper_parallel_tests.domains.fully_shard.setting import batch, gradients, loss, mine, network, wrap
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    WIDTHS,
+    batch,
+    each_width,
+    either_fusion,
+    either_width,
+    gradients,
+    loss,
+    mine,
+    network,
+    plain_or_demanding,
+    wrap,
+)
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
     assert_close,
@@ -19,18 +31,15 @@ from hyper_parallel_tests.harness import (
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 
 OPTIMIZERS = {
     "sgd_momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
 }
-# Over two shard ranks: even shards, a shorter second one, and one that holds no row at all.
-WIDTHS = {"even": 8, "odd": 7, "empty_shards": 1}
 
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 def hybrid(engine, world):
@@ -72,7 +81,15 @@ def run_sharded(engine, world, mesh, width, optimizer, **options):
 
 
 def run_ddp(world, width, optimizer):
-    return run(world, DistributedDataParallel(network(world, width)), width, optimizer)
+    rows = [mine(world, one) for one in batches(world, width)]
+    return train_baseline(network(world, width), rows, loss, wrap=DDP, optimizer=optimizer, average=mean_over_ranks)
+
+
+def casting_loss(model, rows, ranks):
+    """The mean loss of each rank's rows by themselves, on a card that casts."""
+    shares = [rows.part(rank, ranks) for rank in range(ranks)]
+    outputs = [cast_forward(model, one.inputs, torch.bfloat16, torch.float32) for one in shares]
+    return sum(F.mse_loss(out, one.targets) for out, one in zip(outputs, shares, strict=True)) / ranks
 
 
 @contract("FS-2-02")
@@ -86,45 +103,39 @@ def test_hybrid_mesh_trains_as_ddp_does(engine, world, ledger, optimizer, width,
 
 
 @contract("FS-2-02")
-@either_fusion
-def test_hybrid_mesh_trains_in_mixed_precision(engine, world, ledger, comm_fusion):
+@plain_or_demanding
+def test_hybrid_mesh_trains_in_mixed_precision(engine, world, ledger, width, comm_fusion):
     """With bf16 parameters and fp32 reductions it is a card that casts alike, over each rank's rows by themselves."""
-    width, optimizer = WIDTHS["odd"], OPTIMIZERS["sgd_momentum"]
+    optimizer = OPTIMIZERS["sgd_momentum"]
     policy = engine.MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
     )
     model, mesh = network(world, width), hybrid(engine, world)
     engine.fully_shard(model, mesh=mesh, mp_policy=policy, comm_fusion=comm_fusion)
-
-    def casting_loss(model, rows):
-        shares = [rows.part(rank, world.size) for rank in range(world.size)]
-        outputs = [cast_forward(model, one.inputs, torch.bfloat16, torch.float32) for one in shares]
-        return sum(F.mse_loss(out, one.targets) for out, one in zip(outputs, shares, strict=True)) / world.size
-
-    baseline = train(network(world, width), batches(world, width), casting_loss, optimizer=optimizer)
+    casting = partial(casting_loss, ranks=world.size)
+    baseline = train_baseline(network(world, width), batches(world, width), casting, optimizer=optimizer)
     assert_parity(run(world, model, width, optimizer), baseline, ledger["hsdp_2d_fp32"])
 
 
 @contract("FS-2-02")
-@either_fusion
-def test_hybrid_mesh_puts_each_shard_where_it_belongs(engine, world, ledger, comm_fusion):
+@plain_or_demanding
+def test_hybrid_mesh_puts_each_shard_where_it_belongs(engine, world, ledger, width, comm_fusion):
     """Both ranks of a column hold the same rows of a gradient, those that the column owns."""
-    width = WIDTHS["odd"]
     model = network(world, width)
     wrap(engine, model, model.layers, hybrid(engine, world), comm_fusion=comm_fusion)
-    ddp = DistributedDataParallel(network(world, width))
-    for one in (model, ddp):
-        loss(one, mine(world, batch(world, width=width))).backward()
-    full = {name: parameter.grad for name, parameter in ddp.module.named_parameters()}
+    rows = mine(world, batch(world, width=width))
+    loss(model, rows).backward()
+    full = train_baseline(network(world, width), [rows], loss, wrap=DDP).steps[0].grads
     expected = {name: part(grad, dim=0, index=world.rank % 2, count=2) for name, grad in full.items()}
     assert_close(gradients(engine, model), expected, ledger["hsdp_2d_fp32"], what="shards of the gradients")
 
 
 @contract("FS-2-02")
 @pytest.mark.parametrize(("mesh", "row"), ORIGINS, ids=[mesh.__name__ for mesh, _ in ORIGINS])
-def test_mesh_of_another_origin_trains_as_ddp_does(engine, world, ledger, mesh, row):
+@either_width
+def test_mesh_of_another_origin_trains_as_ddp_does(engine, world, ledger, mesh, row, width):
     """A hybrid mesh from groups, one dimension from the world's group, and no mesh at all are as good."""
-    width, optimizer = WIDTHS["odd"], OPTIMIZERS["adamw"]
+    optimizer = OPTIMIZERS["adamw"]
     candidate = run_sharded(engine, world, mesh(engine, world), width, optimizer)
     assert_parity(candidate, run_ddp(world, width, optimizer), ledger[row])
 
@@ -139,9 +150,8 @@ def test_mesh_of_one_dimension_is_over_all_ranks(engine, world, mesh):
 
 
 @contract("FS-2-02")
-def test_hybrid_mesh_training_repeats_bit_by_bit(engine, world):
+@plain_or_demanding
+def test_hybrid_mesh_training_repeats_bit_by_bit(engine, world, width, comm_fusion):
     """The same training again in the same process gives the same bits."""
-    mesh = hybrid(engine, world)
-    assert_bitwise_repeatable(
-        lambda: run_sharded(engine, world, mesh, WIDTHS["odd"], OPTIMIZERS["adamw"], comm_fusion=True).steps
-    )
+    mesh, adamw = hybrid(engine, world), OPTIMIZERS["adamw"]
+    assert_bitwise_repeatable(lambda: run_sharded(engine, world, mesh, width, adamw, comm_fusion=comm_fusion).steps)

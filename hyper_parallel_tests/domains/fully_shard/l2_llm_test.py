@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hyper_parallel_tests.domains.fully_shard.networks import LLM, assert_same_gradients, beside_ddp
+from hyper_parallel_tests.domains.fully_shard.setting import either_fusion
 from hyper_parallel_tests.harness import assert_parity, contract
 
 FIRST_ATTENTION = "blocks.0.attention."
@@ -10,9 +11,10 @@ LAST_FFN = "blocks.3.ffn."
 
 
 @contract("FSDP-L3-02")
-def test_llm_decoder_fsdp_1d_vs_ddp(engine, world, ledger):
+@either_fusion
+def test_llm_decoder_fsdp_1d_vs_ddp(engine, world, ledger, comm_fusion):
     """Losses of step 0 and of step 1 after the update, norms, and first and last weights' gradients are DDP's."""
-    candidate, ddp = beside_ddp(engine, world, LLM, world.mesh(dp=world.size))
+    candidate, ddp = beside_ddp(engine, world, LLM, world.mesh(dp=world.size), comm_fusion=comm_fusion)
     row = ledger["fsdp_1d_fp32"]
     assert_parity(candidate, ddp, row)
     assert_same_gradients(candidate, ddp, row, FIRST_ATTENTION, LAST_FFN)

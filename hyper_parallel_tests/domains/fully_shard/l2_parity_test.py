@@ -6,16 +6,20 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hyper_parallel_tests.domains.fully_shard.setting import (
     ROWS_PER_RANK,
     batch,
+    each_width,
+    either_fusion,
+    either_width,
     gradients,
     loss,
     mine,
     network,
     parts,
+    plain_or_demanding,
     sharded_network,
     wrap,
 )
@@ -26,6 +30,7 @@ from hyper_parallel_tests.harness import (
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 from hyper_parallel_tests.models.decoder import decoder, decoder_batch, decoder_loss
 
@@ -34,12 +39,8 @@ OPTIMIZERS = {
     "sgd_momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
 }
-# On two and on four cards: even shards, a shorter last one, and some that hold no row at all.
-WIDTHS = {"even": 8, "odd": 7, "empty_shards": 1}
 
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 def batches(world, width, steps=STEPS):
@@ -54,7 +55,7 @@ def train_on_ranks(world, model, optimizer, width, steps=STEPS):
 
 def train_on_one_card(world, optimizer, width, steps=STEPS):
     """All rows on one card, without any engine."""
-    return train(network(world, width), batches(world, width, steps), loss, optimizer=optimizer)
+    return train_baseline(network(world, width), batches(world, width, steps), loss, optimizer=optimizer)
 
 
 @contract("FS-2-01")
@@ -73,8 +74,8 @@ def test_trains_as_a_single_card_does(engine, world, ledger, optimizer, width, c
 @each_width
 def test_trains_as_ddp_does(engine, world, ledger, optimizer, width):
     """The same against DistributedDataParallel on the same ranks and rows."""
-    ddp = DistributedDataParallel(network(world, width))
-    baseline = train_on_ranks(world, ddp, optimizer, width)
+    rows = [mine(world, one) for one in batches(world, width)]
+    baseline = train_baseline(network(world, width), rows, loss, wrap=DDP, optimizer=optimizer, average=mean_over_ranks)
     candidate = train_on_ranks(world, sharded_network(engine, world, width), optimizer, width)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
@@ -98,9 +99,9 @@ def test_each_rank_holds_its_shard_of_the_gradients(engine, world, ledger, width
 
 @contract("FS-2-01")
 @each_optimizer
-def test_replicated_parameters_train_too(engine, world, ledger, optimizer):
+@either_width
+def test_replicated_parameters_train_too(engine, world, ledger, optimizer, width):
     """Biases kept whole on every rank follow the single card's as the sharded weights do."""
-    width = WIDTHS["odd"]
     model = sharded_network(
         engine, world, width, shard_placement_fn=lambda one: engine.Replicate() if one.ndim == 1 else None
     )
@@ -118,15 +119,14 @@ def test_decoder_trains_as_a_single_card_does(engine, world, ledger, optimizer, 
     wrap(engine, model, model.blocks, world.mesh(dp=world.size), comm_fusion=comm_fusion)
     own_rows = [mine(world, one) for one in rows]
     candidate = train(model, own_rows, decoder_loss, optimizer=optimizer, average=mean_over_ranks)
-    baseline = train(decoder().to(world.device), rows, decoder_loss, optimizer=optimizer)
+    baseline = train_baseline(decoder().to(world.device), rows, decoder_loss, optimizer=optimizer)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
 
 @contract("FS-2-01")
-@either_fusion
-def test_training_repeats_bit_by_bit(engine, world, comm_fusion):
+@plain_or_demanding
+def test_training_repeats_bit_by_bit(engine, world, width, comm_fusion):
     """The same training again in the same process gives the same bits."""
-    width = WIDTHS["odd"]
 
     def run():
         model = sharded_network(engine, world, width, comm_fusion=comm_fusion)

@@ -7,30 +7,51 @@ from functools import partial
 import pytest
 import torch
 
-from hyper_parallel_tests.domains.fully_shard.setting import LAYOUTS, batch, loss, mine, network, wrap
-from hyper_parallel_tests.harness import assert_bitwise_repeatable, assert_parity, contract, mean_over_ranks, train
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    LAYOUTS,
+    WIDTHS,
+    batch,
+    each_layout,
+    either_fusion,
+    loss,
+    mine,
+    network,
+    wrap,
+)
+from hyper_parallel_tests.harness import (
+    assert_bitwise_repeatable,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+    train_baseline,
+)
 
-WIDTH = 7
+WIDTH = WIDTHS["odd"]
 MICRO_STEPS = 2
 # Not Adam: its updates do not depend on the gradients' scale.
 sgd = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 FACTORS = {"fraction": 0.5, "whole_number": 3, "tensor": torch.tensor([0.25])}
 OPS = ("avg", "sum")
 
-each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+# What every engine has, and odd shards beside parameters that are whole on every rank, fused or not.
+each_sharding = pytest.mark.parametrize(
+    ("width", "comm_fusion", "whole_biases"),
+    [(WIDTHS["even"], False, False), (WIDTH, False, True), (WIDTH, True, True)],
+    ids=["even-single", "odd-single-whole_biases", "odd-fused-whole_biases"],
+)
 each_op = pytest.mark.parametrize("op", OPS)
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
-def sharded(engine, world, layout, comm_fusion):
-    """Biases are kept whole on every rank, so that they are reduced in another way than the weights."""
-    model = network(world, WIDTH)
-    whole_ones = {parameter for parameter in model.parameters() if parameter.ndim == 1}
+def sharded(engine, world, layout, comm_fusion, width=WIDTH, whole_biases=True):
+    """Biases are kept whole on every rank if asked for, so that they are reduced in another way than the weights."""
+    model = network(world, width)
+    whole_ones = {parameter for parameter in model.parameters() if whole_biases and parameter.ndim == 1}
     return wrap(engine, model, model.layers, layout.mesh(world), comm_fusion=comm_fusion, replicate_params=whole_ones)
 
 
-def batches(world):
-    return [batch(world, seed=step, width=WIDTH) for step in range(3)]
+def batches(world, width):
+    return [batch(world, seed=step, width=width) for step in range(3)]
 
 
 def unreduced(model, last):
@@ -54,19 +75,20 @@ def micro_steps(model, rows, hold_back):
     return total
 
 
-def run(world, model, loss=loss, **options):
-    rows = [mine(world, one) for one in batches(world)]
+def run(world, model, loss=loss, width=WIDTH, **options):
+    rows = [mine(world, one) for one in batches(world, width)]
     return train(model, rows, loss, optimizer=sgd, average=mean_over_ranks, **options)
 
 
-def run_on_one_card(world, factor):
+def scale(model, factor):
+    for parameter in model.parameters():
+        parameter.grad.mul_(factor)
+
+
+def run_on_one_card(world, factor, width=WIDTH):
     """Every gradient of the whole batch times a factor."""
-
-    def scale(model):
-        for parameter in model.parameters():
-            parameter.grad.mul_(factor)
-
-    return train(network(world, WIDTH), batches(world), loss, optimizer=sgd, before_update=scale)
+    scaled = partial(scale, factor=factor)
+    return train_baseline(network(world, width), batches(world, width), loss, optimizer=sgd, before_update=scaled)
 
 
 def factor_of(world, op):
@@ -77,12 +99,15 @@ def factor_of(world, op):
 @contract("FS-2-06")
 @each_op
 @each_layout
-@either_fusion
-def test_reduce_op_trains_as_a_single_card_times_its_factor(engine, world, ledger, op, layout, comm_fusion):
+@each_sharding
+def test_reduce_op_trains_as_a_single_card_times_its_factor(
+    engine, world, ledger, op, layout, width, comm_fusion, whole_biases
+):
     """Op "avg" trains on the batch's gradients, "sum" on those times the number of ranks."""
-    model = sharded(engine, world, layout, comm_fusion)
+    model = sharded(engine, world, layout, comm_fusion, width, whole_biases)
     model.set_reduce_op_type(op)
-    assert_parity(run(world, model), run_on_one_card(world, factor_of(world, op)), ledger[layout.row])
+    baseline = run_on_one_card(world, factor_of(world, op), width)
+    assert_parity(run(world, model, width=width), baseline, ledger[layout.row])
 
 
 @contract("FS-2-06")
@@ -124,7 +149,7 @@ def test_gradient_scaling_factor_counts_once_for_accumulated_gradients(
     factor = FACTORS["whole_number"]
     model = sharded(engine, world, layout, comm_fusion)
     model.set_gradient_scaling_factor(factor)
-    candidate = run(world, model, partial(micro_steps, hold_back=hold_back), backward=lambda loss: None)
+    candidate = run(world, model, partial(micro_steps, hold_back=hold_back), backward=None)
     assert_parity(candidate, run_on_one_card(world, factor), ledger[layout.row])
 
 

@@ -9,21 +9,20 @@ from functools import partial
 import pytest
 import torch
 
-from hyper_parallel_tests.domains.fully_shard.setting import mine, parts, shards, wrap
+from hyper_parallel_tests.domains.fully_shard.setting import either_fusion, mine, parts, shards, wrap
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
     assert_parity,
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 from hyper_parallel_tests.models.decoder import DecoderShape, decoder, decoder_batch, decoder_loss
 
 # Longer, shorter, odd and the least there is.
 LENGTHS = (16, 5, 23, 1, 12)
 sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
 def batches(world):
@@ -59,11 +58,12 @@ def test_dynamic_sequence_length(engine, world, ledger, comm_fusion):
     assert [math.isfinite(step.norm) for step in candidate.steps] == [True] * len(LENGTHS)
     mine_of_each = shapes_of(parts(world, dict(decoder().named_parameters())))
     assert shapes == [mine_of_each] * (len(LENGTHS) + 1)
-    baseline = train(decoder().to(world.device), batches(world), decoder_loss, optimizer=sgd)
+    baseline = train_baseline(decoder().to(world.device), batches(world), decoder_loss, optimizer=sgd)
     assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
 
 
 @contract("FSDP-L2-08")
-def test_dynamic_sequence_length_repeats_bit_by_bit(engine, world):
+@either_fusion
+def test_dynamic_sequence_length_repeats_bit_by_bit(engine, world, comm_fusion):
     """The same lengths again in the same process give the same bits."""
-    assert_bitwise_repeatable(lambda: train_sharded(engine, world, comm_fusion=True)[0].steps)
+    assert_bitwise_repeatable(lambda: train_sharded(engine, world, comm_fusion)[0].steps)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._pytree import tree_map_only
 
-from hyper_parallel_tests.domains.fully_shard.setting import batch, loss, mine, network, shards, wrap
+from hyper_parallel_tests.domains.fully_shard.setting import (
+    WIDTHS,
+    batch,
+    either_width,
+    loss,
+    mine,
+    network,
+    plain_or_demanding,
+    shards,
+    wrap,
+)
 from hyper_parallel_tests.domains.fully_shard.structures import Normed, Tied
 from hyper_parallel_tests.harness import (
     assert_bitwise_repeatable,
@@ -21,11 +32,12 @@ from hyper_parallel_tests.harness import (
     contract,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 from hyper_parallel_tests.models.mlp import mlp
 from hyper_parallel_tests.models.seeding import build
 
-WIDTH, BEFORE, AFTER = 7, 2, 3
+WIDTH, BEFORE, AFTER = WIDTHS["odd"], 2, 3
 OPTIMIZERS = {
     "sgd_momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
@@ -34,16 +46,15 @@ KINDS = {"tied": Tied, "normed": Normed}
 
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
 
 
-def batches(world):
-    return [batch(world, seed=step, width=WIDTH) for step in range(BEFORE + AFTER)]
+def batches(world, width=WIDTH):
+    return [batch(world, seed=step, width=width) for step in range(BEFORE + AFTER)]
 
 
-def sharded(engine, world, seed, comm_fusion):
+def sharded(engine, world, seed, comm_fusion, width=WIDTH):
     """The network with the weights of a seed, so that a new one must get everything from the file."""
-    model = mlp(WIDTH, seed=seed).to(world.device)
+    model = mlp(width, seed=seed).to(world.device)
     return wrap(engine, model, model.layers, world.mesh(dp=world.size), comm_fusion=comm_fusion)
 
 
@@ -63,9 +74,9 @@ def run(world, model, optimizer, rows):
     return train(model, [mine(world, one) for one in rows], loss, optimizer=optimizer, average=mean_over_ranks)
 
 
-def without_break(world, make):
+def without_break(world, make, width):
     """The steps after the break as a single card takes them, without one."""
-    return after_the_break(train(network(world, WIDTH), batches(world), loss, optimizer=make))
+    return after_the_break(train_baseline(network(world, width), batches(world, width), loss, optimizer=make))
 
 
 def after_the_break(track):
@@ -123,32 +134,50 @@ class ShardedState:
         }
 
 
+class OwnState:
+    """What module and optimizer themselves say on each rank, in memory."""
+
+    def __init__(self, engine, world, folder):
+        self.module, self.optimizer = {}, {}
+
+    def save(self, model, optimizer):
+        self.module, self.optimizer = model.state_dict(), copy.deepcopy(optimizer.state_dict())
+
+    def load(self, model, optimizer):
+        model.load_state_dict(self.module)
+        optimizer.load_state_dict(self.optimizer)
+
+
 def part_of(tensor):
     """This rank's part of a distributed tensor; a plain one is its own."""
     return tensor.to_local().detach() if hasattr(tensor, "to_local") else tensor.detach()
 
 
-each_form = pytest.mark.parametrize("form", [FullState, ShardedState])
+each_form = pytest.mark.parametrize("form", [FullState, ShardedState, OwnState])
 
 
 @contract("FS-2-04")
 @each_form
 @each_optimizer
-@either_fusion
-def test_saved_training_continues_as_if_uninterrupted(engine, world, ledger, artifacts, form, optimizer, comm_fusion):
+@plain_or_demanding
+def test_saved_training_continues_as_if_uninterrupted(
+    engine, world, ledger, artifacts, form, optimizer, width, comm_fusion
+):
     """Loaded into a new model and optimizer, training goes on to the bit, and as the single card's."""
-    model = sharded(engine, world, 0, comm_fusion)
+    saved, rows = form(engine, world, artifacts), batches(world, width)
+    model = sharded(engine, world, 0, comm_fusion, width)
     kept = optimizer(model.parameters())
-    run(world, model, kept, batches(world)[:BEFORE])
-    form(engine, world, artifacts).save(model, kept)
+    run(world, model, kept, rows[:BEFORE])
+    saved.save(model, kept)
 
-    renewed = sharded(engine, world, 1, comm_fusion)
+    renewed = sharded(engine, world, 1, comm_fusion, width)
     state = optimizer(renewed.parameters())
-    form(engine, world, artifacts).load(renewed, state)
-    continued = run(world, renewed, state, batches(world)[BEFORE:])
+    saved.load(renewed, state)
+    continued = run(world, renewed, state, rows[BEFORE:])
 
-    assert_parity(continued, without_break(world, optimizer), ledger["fsdp_1d_fp32"])
-    assert_parity(continued, run(world, model, kept, batches(world)[BEFORE:]), ledger["exact"])
+    assert_parity(continued, without_break(world, optimizer, width), ledger["fsdp_1d_fp32"])
+    uninterrupted = run(world, model, kept, rows[BEFORE:])
+    assert_parity(continued, uninterrupted, ledger["exact"], own_because="loading is to change no bit of it")
 
 
 @contract("FS-2-04")
@@ -156,38 +185,44 @@ def test_saved_training_continues_as_if_uninterrupted(engine, world, ledger, art
 @each_kind
 def test_saved_training_of_other_networks_continues_too(engine, world, ledger, artifacts, form, kind):
     """With a tied weight, buffers, and parameters kept whole, training goes on as DDP's does without a break."""
-    adamw = OPTIMIZERS["adamw"]
+    adamw, saved = OPTIMIZERS["adamw"], form(engine, world, artifacts)
     model, renewed = sharded_kind(engine, world, kind, 0), sharded_kind(engine, world, kind, 1)
     kept, state = adamw(model.parameters()), adamw(renewed.parameters())
     run(world, model, kept, batches(world)[:BEFORE])
-    form(engine, world, artifacts).save(model, kept)
-    saved = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    form(engine, world, artifacts).load(renewed, state)
+    saved.save(model, kept)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    saved.load(renewed, state)
     # The file of the full state is rank 0's, and so are the buffers in it.
-    if form is ShardedState or world.rank == 0:
-        assert_equal(dict(renewed.named_buffers()), saved, what="buffers")
+    if form is not FullState or world.rank == 0:
+        assert_equal(dict(renewed.named_buffers()), buffers, what="buffers")
     continued = run(world, renewed, state, batches(world)[BEFORE:])
-    ddp = DistributedDataParallel(made(world, kind, 0), broadcast_buffers=False)
-    whole = run(world, ddp, adamw(ddp.parameters()), batches(world))
+    whole = train_baseline(
+        made(world, kind, 0),
+        [mine(world, one) for one in batches(world)],
+        loss,
+        wrap=partial(DDP, broadcast_buffers=False),
+        optimizer=adamw,
+        average=mean_over_ranks,
+    )
     assert_parity(continued, after_the_break(whole), ledger["fsdp_1d_fp32"])
 
 
-def hold_to_what_was_taken(engine, world, model):
+def hold_to_what_was_taken(engine, world, model, width=WIDTH):
     """Takes the full state, trains on, and holds the state to what it was."""
     optimizer = OPTIMIZERS["adamw"](model.parameters())
-    run(world, model, optimizer, batches(world)[:BEFORE])
+    run(world, model, optimizer, batches(world, width)[:BEFORE])
     options = engine.StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = engine.get_model_state_dict(model, options=options)
     taken = {name: one.clone() for name, one in state.items()}
-    run(world, model, optimizer, batches(world)[BEFORE:])
+    run(world, model, optimizer, batches(world, width)[BEFORE:])
     assert_equal(state, taken, what="full state after further steps")
 
 
 @contract("FS-2-04")
-@either_fusion
-def test_full_state_on_the_cpu_does_not_follow_later_training(engine, world, comm_fusion):
+@plain_or_demanding
+def test_full_state_on_the_cpu_does_not_follow_later_training(engine, world, width, comm_fusion):
     """What was taken to be saved is a copy."""
-    hold_to_what_was_taken(engine, world, sharded(engine, world, 0, comm_fusion))
+    hold_to_what_was_taken(engine, world, sharded(engine, world, 0, comm_fusion, width), width)
 
 
 @contract("FS-2-04")
@@ -203,34 +238,36 @@ def test_saved_training_repeats_bit_by_bit(engine, world, artifacts, form):
     """Saving, loading and going on, again in the same process, give the same bits."""
 
     def again():
+        saved = form(engine, world, artifacts)
         model, renewed = sharded(engine, world, 0, True), sharded(engine, world, 1, True)
         kept, state = (OPTIMIZERS["adamw"](one.parameters()) for one in (model, renewed))
         run(world, model, kept, batches(world)[:BEFORE])
-        form(engine, world, artifacts).save(model, kept)
-        form(engine, world, artifacts).load(renewed, state)
+        saved.save(model, kept)
+        saved.load(renewed, state)
         return run(world, renewed, state, batches(world)[BEFORE:]).steps
 
     assert_bitwise_repeatable(again)
 
 
 @contract("FS-2-04")
-def test_full_state_is_the_ordinary_models(engine, world, ledger):
+@either_width
+def test_full_state_is_the_ordinary_models(engine, world, ledger, width):
     """After training the full state has the ordinary model's keys and values, on rank 0 alone if on the CPU."""
-    model = sharded(engine, world, 0, comm_fusion=False)
-    optimizer = OPTIMIZERS["adamw"](model.parameters())
-    run(world, model, optimizer, batches(world)[:BEFORE])
-    ordinary = network(world, WIDTH)
-    train(ordinary, batches(world)[:BEFORE], loss, optimizer=OPTIMIZERS["adamw"])
+    model, adamw = sharded(engine, world, 0, False, width), OPTIMIZERS["adamw"]
+    run(world, model, adamw(model.parameters()), batches(world, width)[:BEFORE])
+    ordinary = network(world, width)
+    trained = train_baseline(ordinary, batches(world, width)[:BEFORE], loss, optimizer=adamw).steps[-1].params
     everywhere = engine.get_model_state_dict(model, options=engine.StateDictOptions(full_state_dict=True))
     assert list(everywhere) == list(ordinary.state_dict())
-    assert_close(everywhere, ordinary.state_dict(), ledger["fsdp_1d_fp32"], what="full state")
+    assert_close(everywhere, trained, ledger["fsdp_1d_fp32"], what="full state")
     on_cpu = engine.StateDictOptions(full_state_dict=True, cpu_offload=True)
     assert bool(engine.get_model_state_dict(model, options=on_cpu)) is (world.rank == 0)
 
 
 @contract("FS-2-04")
-def test_sharded_state_is_what_the_rank_holds(engine, world):
+@either_width
+def test_sharded_state_is_what_the_rank_holds(engine, world, width):
     """Without gathering, each rank's state is its own shards, not a whole tensor and not another rank's."""
-    model = sharded(engine, world, 0, comm_fusion=False)
+    model = sharded(engine, world, 0, False, width)
     held = {name: part_of(one) for name, one in engine.get_model_state_dict(model).items()}
     assert_equal(held, shards(engine, model), what="sharded state")

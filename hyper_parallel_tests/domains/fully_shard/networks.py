@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hyper_parallel_tests.domains.fully_shard.setting import mine, wrap
-from hyper_parallel_tests.harness import World, assert_bitwise_repeatable, assert_close, mean_over_ranks, train
+from hyper_parallel_tests.harness import (
+    World,
+    assert_bitwise_repeatable,
+    assert_close,
+    mean_over_ranks,
+    train,
+    train_baseline,
+)
 from hyper_parallel_tests.harness.judging.parity import Step, Track
 from hyper_parallel_tests.models import chunked_cross_entropy, decoder, multimodal, vit
 
@@ -28,7 +36,7 @@ class Network:
         make: makes it in fp32 on the CPU, with the same weights each time.
         batch: (seed, rows) -> a batch.
         loss: (model, batch) -> scalar, a mean over the batch.
-        wrap: (engine, model, mesh) -> None, as the plan wants it sharded.
+        wrap: (engine, model, mesh, comm_fusion) -> None, as the plan wants it sharded.
         rows: of each rank in a step.
         rate: at which it learns.
     """
@@ -36,40 +44,51 @@ class Network:
     make: Callable[[], nn.Module]
     batch: Callable[[int, int], Any]
     loss: Callable[[nn.Module, Any], Tensor]
-    wrap: Callable[[Any, nn.Module, Any], None]
+    wrap: Callable[[Any, nn.Module, Any, bool], None]
     rows: int
     rate: float = 0.1
 
-    def sharded(self, engine: Any, world: World, mesh: Any) -> nn.Module:
+    def sharded(self, engine: Any, world: World, mesh: Any, *, comm_fusion: bool) -> nn.Module:
         """The network, wrapped over the mesh."""
         model = self.make().to(world.device)
-        self.wrap(engine, model, mesh)
+        self.wrap(engine, model, mesh, comm_fusion)
         return model
-
-    def replicated(self, world: World) -> nn.Module:
-        """The network under DDP."""
-        return DistributedDataParallel(self.make().to(world.device))
 
     def batches(self, world: World) -> list[Any]:
         """This rank's part of each step's batch."""
         return [mine(world, self.batch(step, self.rows * world.size).to(world.device)) for step in range(STEPS)]
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    @property
+    def optimizer(self) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
         """SGD, whose momentum carries step 0 into step 1.
 
         Not Adam: it would divide by gradients so small that they are rounding alone.
         """
-        return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+        return partial(torch.optim.SGD, lr=self.rate, momentum=0.9)
 
     def run(self, world: World, model: nn.Module) -> Track:
         """Two steps."""
         return train(model, self.batches(world), self.loss, optimizer=self.optimizer, average=mean_over_ranks)
 
+    def run_ddp(self, world: World) -> Track:
+        """Two steps under DDP."""
+        return train_baseline(
+            self.make().to(world.device),
+            self.batches(world),
+            self.loss,
+            wrap=DDP,
+            optimizer=self.optimizer,
+            average=mean_over_ranks,
+        )
 
-def beside_ddp(engine: Any, world: World, network: Network, mesh: Any) -> tuple[Track, Track]:
+
+def beside_ddp(engine: Any, world: World, network: Network, mesh: Any, *, comm_fusion: bool) -> tuple[Track, Track]:
     """The sharded run, done twice and equal bit by bit, and DDP's on the same rows."""
-    candidate = assert_bitwise_repeatable(lambda: network.run(world, network.sharded(engine, world, mesh)))
-    return candidate, network.run(world, network.replicated(world))
+
+    def run() -> Track:
+        return network.run(world, network.sharded(engine, world, mesh, comm_fusion=comm_fusion))
+
+    return assert_bitwise_repeatable(run), network.run_ddp(world)
 
 
 def whole_on_every_rank(engine: Any, model: nn.Module) -> set[str]:
@@ -106,25 +125,25 @@ def norm_of(step: Step, *names: str) -> float:
     return math.sqrt(sum(float(one.double().square().sum()) for one in grads_of(step, *names).values()))
 
 
-def _wrap_decoder(engine: Any, model: Any, mesh: Any) -> None:
-    wrap(engine, model, model.blocks, mesh, comm_fusion=True)
+def _wrap_decoder(engine: Any, model: Any, mesh: Any, comm_fusion: bool) -> None:
+    wrap(engine, model, model.blocks, mesh, comm_fusion=comm_fusion)
 
 
-def _wrap_chunked(engine: Any, model: Any, mesh: Any) -> None:
-    wrap(engine, model, [*model.blocks, model.output], mesh, comm_fusion=True)
+def _wrap_chunked(engine: Any, model: Any, mesh: Any, comm_fusion: bool) -> None:
+    wrap(engine, model, [*model.blocks, model.output], mesh, comm_fusion=comm_fusion)
 
 
-def _wrap_vit(engine: Any, model: Any, mesh: Any) -> None:
+def _wrap_vit(engine: Any, model: Any, mesh: Any, comm_fusion: bool) -> None:
     whole = {*model.encoder.patches.parameters(), *model.head.parameters()}
-    wrap(engine, model, model.encoder.blocks, mesh, comm_fusion=True, replicate_params=whole)
+    wrap(engine, model, model.encoder.blocks, mesh, comm_fusion=comm_fusion, replicate_params=whole)
 
 
-def _wrap_multimodal(engine: Any, model: Any, mesh: Any) -> None:
+def _wrap_multimodal(engine: Any, model: Any, mesh: Any, comm_fusion: bool) -> None:
     """Three trees without a common root: both networks sharded, the projection between them whole."""
     for part in (model.vision, model.language):
-        wrap(engine, part, part.blocks, mesh, comm_fusion=True)
+        wrap(engine, part, part.blocks, mesh, comm_fusion=comm_fusion)
     whole = set(model.projection.parameters())
-    engine.fully_shard(model.projection, mesh=mesh, comm_fusion=True, replicate_params=whole)
+    engine.fully_shard(model.projection, mesh=mesh, comm_fusion=comm_fusion, replicate_params=whole)
 
 
 LLM = Network(

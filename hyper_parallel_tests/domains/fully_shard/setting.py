@@ -1,4 +1,4 @@
-"""The network that most cases start from, its data, how it is wrapped, and how a rank's holdings are read."""
+"""What most cases vary, the network that they start from, its data, how it is wrapped, and how holdings are read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import pytest
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.fully_shard.reference import part
-from hyper_parallel_tests.harness import World
+from hyper_parallel_tests.harness import World, in_clean_process
 from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
 from hyper_parallel_tests.models.seeding import Batch
 
@@ -40,6 +41,22 @@ class Layout:
 
 
 LAYOUTS = {"whole": Layout(1, "fsdp_1d_fp32"), "hybrid": Layout(2, "hsdp_2d_fp32")}
+
+# On two and on four ranks: even shards, a shorter last one, and some that hold no row at all.
+WIDTHS = {"even": 8, "odd": 7, "empty_shards": 1}
+
+# Not every engine fuses, shards unevenly or has all meshes: where the meaning of a case does not need it, the case is
+# one of several, so that the others are judged.
+each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+either_width = pytest.mark.parametrize("width", [WIDTHS["even"], WIDTHS["odd"]], ids=["even", "odd"])
+either_fusion = pytest.mark.parametrize("comm_fusion", [False, True], ids=["single", "fused"])
+# What every engine has, and what asks the most: for cases of which more combinations would show nothing more.
+plain_or_demanding = pytest.mark.parametrize(
+    ("width", "comm_fusion"),
+    [(WIDTHS["even"], False), (WIDTHS["odd"], True)],
+    ids=["even-single", "odd-fused"],
+)
 
 
 def network(world: World, width: int = WIDTH) -> Mlp:
@@ -77,10 +94,14 @@ def single_card_parameters(world: World) -> dict[str, Tensor]:
 
 def single_card_gradients(world: World, *batches: Batch) -> dict[str, Tensor]:
     """Gradients of the network on one card, accumulated over the given batches."""
-    model = network(world)
+    return in_clean_process(accumulated_gradients, network(world), batches)
+
+
+def accumulated_gradients(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
+    """Gradients of a plain model after a backward for each batch; those of None are not in it."""
     for rows in batches:
         loss(model, rows).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def parts(world: World, full: dict[str, Tensor]) -> dict[str, Tensor]:

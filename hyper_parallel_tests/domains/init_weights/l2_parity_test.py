@@ -17,8 +17,10 @@ from hyper_parallel_tests.harness import (
     assert_close,
     assert_parity,
     contract,
+    in_clean_process,
     mean_over_ranks,
     train,
+    train_baseline,
 )
 from hyper_parallel_tests.models.decoder import Decoder, DecoderShape, decoder_batch, decoder_loss
 from hyper_parallel_tests.models.mlp import Mlp, mlp_batch, mlp_loss
@@ -107,7 +109,7 @@ def train_on_ranks(world, layout, model, optimizer):
 
 def train_on_one_card(world, optimizer, make=make):
     """All rows on one card after an ordinary start, without any engine."""
-    return train(started(make, world.device), batches(world), decoder_loss, optimizer=optimizer)
+    return train_baseline(started(make, world.device), batches(world), decoder_loss, optimizer=optimizer)
 
 
 def from_deferred_start(engine, world, layout):
@@ -135,7 +137,8 @@ def test_shards_of_any_size_start_alike(engine, world, ledger, width):
     single = started(lambda: Network(width), world.device)
     assert_close(dict(model.named_parameters()), dict(single.named_parameters()), ledger["exact"], what="parameters")
     rows = mlp_batch(0, ROWS_PER_RANK, width).to(world.device)
-    assert_close(mlp_loss(model, rows), mlp_loss(single, rows), ledger["fsdp_1d_fp32"], what="the loss")
+    expected = in_clean_process(mlp_loss, single, rows)
+    assert_close(mlp_loss(model, rows), expected, ledger["fsdp_1d_fp32"], what="the loss")
 
 
 @contract("IW-2-01")
@@ -167,7 +170,8 @@ def test_training_goes_on_as_from_an_ordinary_start(engine, world, ledger, layou
     """Divided alike, both starts train bit by bit alike."""
     candidate = train_on_ranks(world, layout, from_deferred_start(engine, world, layout), optimizer)
     ordinary = layout.divide(engine, world, started(make, world.device))
-    assert_parity(candidate, train_on_ranks(world, layout, ordinary, optimizer), ledger["exact"])
+    other = train_on_ranks(world, layout, ordinary, optimizer)
+    assert_parity(candidate, other, ledger["exact"], own_because="one card adds up in another order")
 
 
 @contract("IW-2-01")

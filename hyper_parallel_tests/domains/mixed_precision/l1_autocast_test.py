@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.mixed_precision.reference import forward_under_policy, loss
-from hyper_parallel_tests.domains.mixed_precision.setting import batch, gradients, mine, network, wrapped
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.domains.mixed_precision.setting import batch, each_width, gradients, mine, network, wrapped
+from hyper_parallel_tests.harness import assert_close, contract, in_clean_process, trace
 from hyper_parallel_tests.models.mlp import Mlp
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -44,14 +44,27 @@ class Island(nn.Module):
         return hidden
 
 
+def in_region_of_each(world, model, rows, param_dtype, inside) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Outputs for each rank's rows and the gradients of their mean loss, on a card that casts as the policy says."""
+    model, outputs = Island(model, region(world, inside)), []
+    for rank in range(world.size):
+        part = rows.part(rank, world.size)
+        # A region for each, as each rank has its own: in one they would share what autocast has cast.
+        with region(world, not inside):
+            outputs.append(forward_under_policy(model, part.inputs, param_dtype, FP32))
+        (loss(outputs[-1], part) / world.size).backward()
+    return [one.detach() for one in outputs], gradients(model)
+
+
 @contract("MP-1-02")
 @each_param_dtype
 @either_place
-def test_autocast_and_policy_each_have_their_say(engine, world, ledger, param_dtype, inside):
+@each_width
+def test_autocast_and_policy_each_have_their_say(engine, world, ledger, param_dtype, inside, width):
     """Operations run in autocast's dtype, parameters and the reduction in the policy's, as on a card that casts so."""
-    model = Island(network(world), region(world, inside))
+    model = Island(network(world, width), region(world, inside))
     wrapped(engine, world, model, param_dtype=param_dtype, reduce_dtype=FP32, output_dtype=FP32)
-    rows = batch(world)
+    rows = batch(world, width=width)
     with trace.collectives() as sent:
         with region(world, not inside):
             output = model(mine(world, rows).inputs)
@@ -61,16 +74,9 @@ def test_autocast_and_policy_each_have_their_say(engine, world, ledger, param_dt
     assert {one.dtype for one in sent.of("all_gather")} == {str(stored).removeprefix("torch.")}
     assert {one.dtype for one in sent.of("reduce_scatter")} == {"float32"}
 
-    single = Island(network(world), region(world, inside))
-    for rank in range(world.size):
-        part = rows.part(rank, world.size)
-        # A region for each, as each rank has its own: in one they would share what autocast has cast.
-        with region(world, not inside):
-            expected = forward_under_policy(single, part.inputs, param_dtype, FP32)
-        (loss(expected, part) / world.size).backward()
-        if rank == world.rank:
-            assert_close(output, expected, ledger["exact"], what="output")
-    assert_close(gradients(model), gradients(single), ledger["fsdp_fp32_reduce"], what="gradients")
+    outputs, expected = in_clean_process(in_region_of_each, world, network(world, width), rows, param_dtype, inside)
+    assert_close(output, outputs[world.rank], ledger["exact"], what="output")
+    assert_close(gradients(model), expected, ledger["fsdp_fp32_reduce"], what="gradients")
 
 
 @contract("MP-1-02")
@@ -81,7 +87,8 @@ def test_autocast_can_be_left_inside(engine, world, ledger):
     with region(world):
         output = model(mine(world, batch(world)).inputs)
     assert model.seen == {"param": FP16, "input": FP16, "output": FP16}
-    expected = forward_under_policy(network(world), mine(world, batch(world)).inputs, FP16, None)
+    inputs = mine(world, batch(world)).inputs
+    expected = in_clean_process(forward_under_policy, network(world), inputs, FP16, None)
     assert_close(output, expected, ledger["exact"], what="output")
 
 
@@ -119,5 +126,5 @@ def test_weights_that_autocast_keeps_are_current(engine, world, ledger, backward
         wrapped(engine, world, layer)
     wrapped(engine, world, model)
     ours = train_in_regions(world, model, [world.rank], backward)
-    theirs = train_in_regions(world, network(world), range(world.size), backward)
+    theirs = in_clean_process(train_in_regions, world, network(world), range(world.size), backward)
     assert_close(ours, theirs, ledger["fsdp_fp32_reduce"], what="parameters")

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.mixed_precision.setting import WIDTH, batch, loss_of, mine, network, wrapped
+from hyper_parallel_tests.domains.mixed_precision.setting import (
+    WIDTH,
+    batch,
+    each_width,
+    loss_of,
+    mine,
+    network,
+    wrapped,
+)
 from hyper_parallel_tests.harness import assert_close, contract, trace
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -32,13 +40,14 @@ def names(collectives) -> set[str]:
 
 @contract("MP-1-01")
 @each_low_dtype
-def test_dtypes_through_a_training_step(engine, world, low):
+@each_width
+def test_dtypes_through_a_training_step(engine, world, low, width):
     """Forward is low, the reduction fp32, and the shard, its gradient and its optimizer state are fp32."""
-    model = network(world)
+    model = network(world, width)
     seen = dtypes_by_layer(model)
     wrapped(engine, world, model, param_dtype=low, reduce_dtype=FP32, output_dtype=FP32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    rows = mine(world, batch(world))
+    rows = mine(world, batch(world, width=width))
     with trace.collectives() as sent:
         output = model(rows.inputs)
         output.sum().backward()
@@ -55,14 +64,15 @@ def test_dtypes_through_a_training_step(engine, world, low):
 
 @contract("MP-1-01")
 @each_low_dtype
-def test_stored_low_precision_stays_low(engine, world, low):
+@each_width
+def test_stored_low_precision_stays_low(engine, world, low, width):
     """Parameters stored low keep low gradients and optimizer state, though they are computed and reduced in fp32."""
-    model = network(world).to(low)
+    model = network(world, width).to(low)
     seen = dtypes_by_layer(model)
     wrapped(engine, world, model, param_dtype=FP32, reduce_dtype=FP32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     with trace.collectives() as sent:
-        loss_of(model, mine(world, batch(world))).backward()
+        loss_of(model, mine(world, batch(world, width=width))).backward()
     optimizer.step()
     assert seen == {str(layer): (FP32, FP32, FP32) for layer in range(3)}
     assert names(sent.of("reduce_scatter")) == {"float32"}

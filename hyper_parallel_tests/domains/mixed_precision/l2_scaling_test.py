@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.mixed_precision.reference import mean_of_parts
 from hyper_parallel_tests.domains.mixed_precision.setting import (
-    WIDTH,
+    WIDTHS,
     batch,
     gradients,
     loss_of,
@@ -19,11 +20,12 @@ from hyper_parallel_tests.domains.mixed_precision.setting import (
     network,
     wrapped,
 )
-from hyper_parallel_tests.harness import World, assert_close, contract
+from hyper_parallel_tests.harness import World, assert_close, contract, in_clean_process, train_baseline
 from hyper_parallel_tests.harness.judging.comparison import full
 from hyper_parallel_tests.models.seeding import Batch
 
 FP16, FP32 = torch.float16, torch.float32
+WIDTH = WIDTHS["odd"]
 SCALE = 2.0**10
 GROWTH_INTERVAL = 2
 STEPS = 6
@@ -44,7 +46,7 @@ each_output = pytest.mark.parametrize("output", [0, WIDTH - 1], ids=["shard_of_f
 
 def overflowing(world: World, guilty: int, output: int) -> list[Batch]:
     """One batch a step; in some steps one row of the guilty rank has a far target, in one output."""
-    rows = [batch(world, seed) for seed in range(STEPS)]
+    rows = [batch(world, seed, WIDTH) for seed in range(STEPS)]
     for step in OVERFLOWS:
         rows[step].part(guilty % world.size, world.size).targets[0, output] = FAR
     return rows
@@ -52,7 +54,7 @@ def overflowing(world: World, guilty: int, output: int) -> list[Batch]:
 
 def one_layer(engine, world: World) -> nn.Module:
     """A single layer, in which an output's overflow reaches one row of the weight and no more."""
-    return wrapped(engine, world, network(world, depth=1), param_dtype=FP16, reduce_dtype=FP32)
+    return wrapped(engine, world, network(world, WIDTH, depth=1), param_dtype=FP16, reduce_dtype=FP32)
 
 
 def scaler_of(engine, world: World, **options):
@@ -80,18 +82,33 @@ def train_with_scaler(engine, world, rows, make_optimizer) -> tuple[list[dict[st
 
 def train_on_one_card(world, rows, make_optimizer) -> list[dict[str, Tensor]]:
     """The same with scales that are known beforehand: a step with overflow does not happen."""
-    model, params = network(world, depth=1), []
+    return in_clean_process(scaled_steps, network(world, WIDTH, depth=1), rows, world.size, make_optimizer)
+
+
+def scaled_steps(model: nn.Module, rows: list[Batch], ranks: int, make_optimizer: Any) -> list[dict[str, Tensor]]:
+    params = []
     optimizer = make_optimizer(model.parameters())
     for step, one in enumerate(rows):
         if step not in OVERFLOWS:
             scale = SCALES[step - 1]
             optimizer.zero_grad()
-            (mean_of_parts(model, one, world.size, FP16) * scale).backward()
+            (mean_of_parts(model, one, ranks, FP16) * scale).backward()
             for parameter in model.parameters():
                 parameter.grad /= scale
             optimizer.step()
         params.append(full_parameters(model))
     return params
+
+
+def one_step(world) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Gradients and parameters of one card after a step without a scaler."""
+    track = train_baseline(
+        network(world, WIDTH, depth=1),
+        [batch(world, width=WIDTH)] * 2,
+        partial(mean_of_parts, parts=world.size, param_dtype=FP16),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
+    return track.steps[0].grads, track.steps[0].params
 
 
 @contract("MP-2-01")
@@ -138,16 +155,14 @@ def test_gradients_are_unscaled_once(engine, world, ledger):
     """unscale_ yields the gradients that no scale has touched, step does not divide again, nor may the user."""
     model = one_layer(engine, world)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), scaler_of(engine, world)
-    single = network(world, depth=1)
-    mean_of_parts(single, batch(world), world.size, FP16).backward()
-    scaler.scale(loss_of(model, mine(world, batch(world)))).backward()
+    expected_gradients, expected = one_step(world)
+    scaler.scale(loss_of(model, mine(world, batch(world, width=WIDTH)))).backward()
     scaler.unscale_(optimizer)
-    assert_close(gradients(model), gradients(single), ledger["fsdp_fp32_reduce"], what="gradients")
+    assert_close(gradients(model), expected_gradients, ledger["fsdp_fp32_reduce"], what="gradients")
     with pytest.raises(RuntimeError, match="unscale_"):
         scaler.unscale_(optimizer)
     scaler.step(optimizer)
-    torch.optim.SGD(single.parameters(), lr=0.1).step()
-    assert_close(full_parameters(model), full_parameters(single), ledger["fsdp_fp32_reduce"], what="parameters")
+    assert_close(full_parameters(model), expected, ledger["fsdp_fp32_reduce"], what="parameters")
 
 
 @contract("MP-2-01")
@@ -155,12 +170,10 @@ def test_disabled_scaler_only_steps(engine, world, ledger):
     """Switched off, the scaler is not in the way: the loss stays, and the optimizer steps."""
     model = one_layer(engine, world)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), scaler_of(engine, world, enabled=False)
-    value = loss_of(model, mine(world, batch(world)))
+    value = loss_of(model, mine(world, batch(world, width=WIDTH)))
     assert_close(scaler.scale(value), value, ledger["exact"], what="loss")
     value.backward()
     scaler.step(optimizer)
     scaler.update()
-    single = network(world, depth=1)
-    mean_of_parts(single, batch(world), world.size, FP16).backward()
-    torch.optim.SGD(single.parameters(), lr=0.1).step()
-    assert_close(full_parameters(model), full_parameters(single), ledger["fsdp_fp32_reduce"], what="parameters")
+    _, expected = one_step(world)
+    assert_close(full_parameters(model), expected, ledger["fsdp_fp32_reduce"], what="parameters")

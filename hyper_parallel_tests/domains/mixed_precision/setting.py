@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.mixed_precision.reference import loss
@@ -11,19 +12,22 @@ from hyper_parallel_tests.harness import World
 from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch
 from hyper_parallel_tests.models.seeding import Batch
 
-# Odd, so that shards are uneven.
-WIDTH = 7
+# On two ranks even shards, which every engine has, and a shorter last one that is padded in some dtype.
+WIDTHS = {"even": 8, "odd": 7}
+WIDTH = WIDTHS["even"]
 ROWS = 8
 
+each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 
-def network(world: World, depth: int = 3) -> Mlp:
+
+def network(world: World, width: int = WIDTH, depth: int = 3) -> Mlp:
     """Linear layers on one card, in fp32, with the same weights each time."""
-    return mlp(WIDTH, depth).to(world.device)
+    return mlp(width, depth).to(world.device)
 
 
-def batch(world: World, seed: int = 0) -> Batch:
+def batch(world: World, seed: int = 0, width: int = WIDTH) -> Batch:
     """Rows for all ranks, the same on each; the mean over the ranks' losses is the whole batch's loss."""
-    return mlp_batch(seed, ROWS, WIDTH).to(world.device)
+    return mlp_batch(seed, ROWS, width).to(world.device)
 
 
 def mine(world: World, rows: Batch) -> Batch:
