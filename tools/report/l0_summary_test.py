@@ -20,11 +20,23 @@ CASES = {
 }
 
 
+def judged(name: str, verdict: str, contracts: str, message: str = "", **properties: str) -> str:
+    """A red case as the harness reports it, on torch_native 2.13.0."""
+    said = {"verdict": verdict, "contracts": contracts, "engine": "torch_native", "engine_version": "2.13.0"}
+    inner = "".join(f'<property name="{key}" value="{value}"/>' for key, value in (said | properties).items())
+    return (
+        f'<testcase file="x_test.py" name="{name}"><properties>{inner}</properties>'
+        f'<failure message="{message}"/></testcase>'
+    )
+
+
 def result(folder: Path, label: str, *cases: str, status: str = "PASSED", run: int = 1) -> dict:
-    """The event of one run of a target whose report holds `cases`; without any there is no report."""
+    """The event of one run of a target whose report holds `cases`, of CASES or as XML; without any it has none."""
     xml = folder / f"{label.strip('/:')}{run}.xml"
     if cases:
-        xml.write_text(f"<testsuites><testsuite>{''.join(CASES[case] for case in cases)}</testsuite></testsuites>")
+        xml.write_text(
+            f"<testsuites><testsuite>{''.join(CASES.get(case, case) for case in cases)}</testsuite></testsuites>"
+        )
     outputs = [{"name": "test.xml", "uri": xml.as_uri()}] if cases else []
     return {
         "id": {"testResult": {"label": label, "run": run}},
@@ -45,9 +57,56 @@ def test_each_verdict_is_counted_by_itself(tmp_path, capsys):
     code, lines = told(tmp_path, capsys, result(tmp_path, "//:x", "passed", *CASES))
     assert code == 1
     assert lines[-1] == "2 passed, 1 failed, 1 skipped"
-    assert "    FAILED b: first line" in lines
+    assert "    //:x b: first line" in lines
     assert [line for line in lines if line.startswith("expected broken") and line.endswith(": 1")]
     assert [line for line in lines if line.startswith("not offered") and line.endswith(": 1")]
+
+
+def test_newly_broken_and_newly_fixed_contracts_are_apart(tmp_path, capsys):
+    """Each by its id with its cases, apart from each other and from what is red for other reasons."""
+    cases = [
+        judged("test_a[2]", "assertion", "COL-1-02 COL-1-01", "assertion: rank 1 of 2; 3 != 4"),
+        judged("test_b", "crash", "COL-1-02", "crash: rank 0 of 2"),
+        judged("test_c", "unexpectedly-held", "COL-2-01", "holds although it is expected to be broken"),
+        judged("test_d", "leak", "COL-1-03", "leak: a thread is left"),
+        judged("test_e", "assertion", "", "no contract here"),
+        judged("test_f", "assertion", "COL-1-04", "under a fault", fault="some-fault"),
+    ]
+    code, lines = told(tmp_path, capsys, result(tmp_path, "//:x", *cases, status="FAILED"))
+    assert (code, lines[1:]) == (
+        1,
+        [
+            "NEWLY BROKEN on torch_native 2.13.0: 2 contracts (mend it, or enter it in the engine's expectations.toml)",
+            "    COL-1-01",
+            "        x_test.py::test_a[2]: assertion: rank 1 of 2; 3 != 4",
+            "    COL-1-02",
+            "        x_test.py::test_a[2]: assertion: rank 1 of 2; 3 != 4",
+            "        x_test.py::test_b: crash: rank 0 of 2",
+            "NEWLY FIXED on torch_native 2.13.0: 1 contract (remove its entry from the engine's expectations.toml)",
+            "    COL-2-01",
+            "        x_test.py::test_c: holds although it is expected to be broken",
+            "RED FOR OTHER REASONS: 3",
+            "    //:x x_test.py::test_d: leak: a thread is left",
+            "    //:x x_test.py::test_e: no contract here",
+            "    //:x x_test.py::test_f: under a fault",
+            "0 passed, 6 failed",
+        ],
+    )
+
+
+def test_a_case_that_fails_in_each_run_is_named_once(tmp_path, capsys):
+    """All runs count, and the contract's list stays readable."""
+    case = judged("test_a", "assertion", "COL-1-01", "3 != 4")
+    events = [result(tmp_path, "//:x", case, status="FAILED", run=run) for run in (1, 2)]
+    _, lines = told(tmp_path, capsys, *events)
+    assert sum("test_a" in line for line in lines) == 1
+    assert lines[-1] == "0 passed, 2 failed"
+
+
+def test_a_green_run_names_no_contract(tmp_path, capsys):
+    """Known defects that show, and cases that pass, are nothing new."""
+    _, lines = told(tmp_path, capsys, result(tmp_path, "//:x", "passed", "expected-broken"))
+    assert not [line for line in lines if "NEWLY" in line or "RED" in line]
 
 
 def test_runs_and_shards_add_up(tmp_path, capsys):
@@ -75,7 +134,7 @@ def test_a_target_that_was_not_built_is_red(tmp_path, capsys):
     events = [aborted("//:broken", "ANALYSIS_FAILURE"), aborted("//:other_engine", "SKIPPED")]
     code, lines = told(tmp_path, capsys, result(tmp_path, "//:x", "passed"), *events)
     assert (code, lines[-1]) == (1, "1 passed, 1 failed")
-    assert "    FAILED no such file" in lines
+    assert "    //:broken no such file" in lines
     assert "    SKIPPED //:other_engine" in lines
 
 

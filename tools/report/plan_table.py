@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hyper_parallel_tests.contract_check import build_files
 from hyper_parallel_tests.contract_check.assertions import assertions
-from hyper_parallel_tests.contract_check.sources import PACKAGE, Case
+from hyper_parallel_tests.contract_check.sources import Case
 from hyper_parallel_tests.contract_check.tree import Tree
 from hyper_parallel_tests.harness.contracts import Contract, plan_cases
 
@@ -119,11 +119,7 @@ def _targets(tree: Tree) -> list[build_files.Target]:
 
 def _row(contract: Contract, case: Case, targets: list[build_files.Target]) -> Row:
     root = case.source.sources.root
-    labels = [
-        f"//{PACKAGE}/{target.build_file.parent.relative_to(root).as_posix()}:{target.name}"
-        for target in targets
-        if case.source.path in target.files
-    ]
+    labels = [target.label(root) for target in targets if case.source.path in target.files]
     places = sorted({(source is not case.source, source.path.name, line) for source, line in _assertions(case)})
     return Row(
         contract,
