@@ -49,6 +49,20 @@ platform(
 exports_files(["fingerprint.json"])
 """
 
+_BUILD_OF_EXISTING = """\
+package(default_visibility = ["//visibility:public"])
+
+alias(
+    name = "environment",
+    actual = "@{repository}//:environment",
+)
+
+alias(
+    name = "platform",
+    actual = "@{repository}//:platform",
+)
+"""
+
 _BUILD_WITHOUT_ENVIRONMENT = """\
 load("{info}", "python_environment_info")
 
@@ -65,20 +79,32 @@ platform(
 )
 """
 
-def _described_environment_impl(rctx):
-    existing = rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON") if rctx.attr.replaceable else None
-    shipped = rctx.attr.mode == "locked" and not existing
-    labels = {
+# What the targets of a description load.
+def _labels(rctx):
+    return {
         "info": Label("//third_party/python:environment_info.bzl"),
         "platform": Label("//tools/rules/platforms:" + rctx.attr.device),
     }
-    if not shipped and not existing:
+
+def _described_environment_impl(rctx):
+    if rctx.attr.replacement and rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON"):
+        rctx.file("BUILD.bazel", _BUILD_OF_EXISTING.format(repository = rctx.attr.replacement))
+    elif rctx.attr.mode == "locked":
+        _write(rctx, _find_python(rctx), rctx.attr.site)
+    else:
         # Not an error yet: queries over all targets load this repository on machines without the device.
         problem = _no_environment(rctx.attr.device, rctx.name)
-        rctx.file("BUILD.bazel", _BUILD_WITHOUT_ENVIRONMENT.format(problem = repr(problem), **labels))
+        rctx.file("BUILD.bazel", _BUILD_WITHOUT_ENVIRONMENT.format(problem = repr(problem), **_labels(rctx)))
+
+def _existing_environment_impl(rctx):
+    existing = rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON")
+    if not existing:
+        rctx.file("BUILD.bazel", "")
         return
-    python = _check_version(rctx, existing) if existing else _find_python(rctx)
-    described = _describe(rctx, python, shipped)
+    _write(rctx, _check_version(rctx, existing), None)
+
+def _write(rctx, python, site):
+    described = _describe(rctx, python, site != None)
     rctx.file("fingerprint.json", json.encode_indent(described["fingerprint"]) + "\n")
     rctx.file("BUILD.bazel", _BUILD.format(
         device = repr(rctx.attr.device),
@@ -86,9 +112,9 @@ def _described_environment_impl(rctx):
         executable_paths = repr(described["executable_paths"]),
         import_paths = repr(described["import_paths"]),
         interpreter = repr(described["interpreter"]),
-        site = repr(rctx.attr.site if shipped else None),
+        site = repr(site),
         variables = repr(described["variables"]),
-        **labels
+        **_labels(rctx)
     ))
 
 def _installed_packages_impl(rctx):
@@ -162,15 +188,30 @@ def _no_environment(device, name):
         name = name,
     )
 
+_DEVICE = attr.string(doc = "Whose packages these are.", values = ["cpu", "cuda", "npu"])
+
 _described_environment = repository_rule(
     implementation = _described_environment_impl,
     doc = "Everything about an environment but its packages: cheap, and works where the packages cannot be had.",
     attrs = {
-        "device": attr.string(doc = "Whose packages these are.", values = ["cpu", "cuda", "npu"]),
+        "device": _DEVICE,
         "lock": attr.label(doc = "Hash-locked requirements.", allow_single_file = [".lock"]),
         "mode": attr.string(doc = "Locked or fingerprint.", values = ["fingerprint", "locked"]),
-        "replaceable": attr.bool(doc = "Whether HYPER_PARALLEL_TESTS_PYTHON may stand in for it."),
+        "replacement": attr.string(doc = "The _existing_environment that HYPER_PARALLEL_TESTS_PYTHON puts in its place, if any."),
         "site": attr.string(doc = "Label of the directory of packages, for mode locked."),
+        "_describe": attr.label(default = "//third_party/python:describe.py"),
+    },
+)
+
+_existing_environment = repository_rule(
+    implementation = _existing_environment_impl,
+    doc = """Everything about the environment that HYPER_PARALLEL_TESTS_PYTHON names.
+
+    A repository of its own, so that nobody misses the environment who no longer names it: Bazel refuses to load a
+    repository that has listed a directory which is gone.
+    """,
+    attrs = {
+        "device": _DEVICE,
         "_describe": attr.label(default = "//third_party/python:describe.py"),
     },
 )
@@ -188,7 +229,8 @@ def python_environment(name, lock, device = "cpu", mode = "locked", replaceable 
     """Declares one environment; see the file's head.
 
     Args:
-      name: the repository; its packages are in another one, `<name>_site`.
+      name: the repository; its packages are in another one, `<name>_site`, and what may stand in for
+        it in `<name>_existing`.
       lock: hash-locked requirements; third_party/python/README.md tells how they are made.
       device: whose packages these are; the accelerator's driver and runtime versions enter the fingerprint.
       mode: `locked` builds the environment from the lock, `fingerprint` describes an existing one.
@@ -199,9 +241,14 @@ def python_environment(name, lock, device = "cpu", mode = "locked", replaceable 
         device = device,
         lock = lock,
         mode = mode,
-        replaceable = replaceable,
+        replacement = name + "_existing" if replaceable else "",
         site = "@{}_site//:site".format(name),
     )
+    if replaceable:
+        _existing_environment(
+            name = name + "_existing",
+            device = device,
+        )
     _installed_packages(
         name = name + "_site",
         lock = lock,

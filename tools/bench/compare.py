@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.bench import launches
+from tools.bench.cases import settings
 from tools.bench.contenders import ROOT, Contender
 from tools.bench.figures import Sample, further_case_ms, start_costs
 from tools.bench.launches import LaunchError
@@ -47,6 +48,7 @@ def compare(
 def told(sample: Sample) -> str:
     """One line of progress."""
     further = "" if sample.further_case_ms is None else f", further case {short(sample.further_case_ms)} ms"
+    further += "" if sample.own_case_ms is None else f" over its own {short(sample.own_case_ms)} ms"
     return (
         f"round {sample.repetition + 1}: {sample.contender}, {sample.ranks} ranks, {sample.cases} cases: "
         f"first case {short(sample.first_case_s)} s, whole run {short(sample.whole_run_s)} s, "
@@ -60,11 +62,13 @@ def _measure(contender: Contender, ranks: int, repetition: int, cases: int, limi
         environment = launches.environment(ROOT, record, ranks, cases)
         launch = launches.run(contender.command(ranks), ROOT, environment, Path(folder) / "output", limit_s)
         done = launches.read_record(record, ranks)
-        if len(done) != cases:
+        loop = done.pop(settings.LOOP, None)
+        if len(done) != cases or (loop is None and contender.keeps_ranks and cases > 1):
             raise LaunchError(launch.story(f"ran {len(done)} of {cases} cases on all {ranks} ranks"))
     first, whole = start_costs(launch.started, launch.ended, done)
-    if contender.keeps_ranks:
-        further = further_case_ms(done) if cases > 1 else None
+    own = 1e3 * loop.own / cases if loop is not None else None
+    if own is not None:
+        further = further_case_ms(done, own)
     else:
-        further = 1e3 * (whole - done[0].own)
-    return Sample(contender.name, ranks, repetition, cases, first, whole, launch.cpu_s, further)
+        further = None if contender.keeps_ranks else 1e3 * (whole - done[0].own)
+    return Sample(contender.name, ranks, repetition, cases, first, whole, launch.cpu_s, further, own)

@@ -15,3 +15,10 @@ _MARKS = [pytest.mark.own_process_group] if settings.fresh_ranks() else []
 def test_all_reduce(world: Any, number: int) -> None:
     """All ranks add up one element."""
     trivial.all_reduce(number)
+
+
+if settings.has_loop():
+
+    def test_bare_loop(world: Any) -> None:
+        """The same without a launcher between."""
+        trivial.bare_loop()

@@ -9,6 +9,9 @@ RANKS = "HYPER_PARALLEL_TESTS_BENCH_RANKS"
 CASES = "HYPER_PARALLEL_TESTS_BENCH_CASES"
 FRESH_RANKS = "HYPER_PARALLEL_TESTS_BENCH_FRESH_RANKS"
 
+LOOP = -1
+"""The number of the bare loop in the record."""
+
 
 def record() -> str:
     """The file that cases write their times to."""
@@ -23,6 +26,11 @@ def ranks() -> int:
 def cases() -> int:
     """How many cases this run has."""
     return int(os.environ[CASES])
+
+
+def has_loop() -> bool:
+    """Whether the bare loop follows the cases: where several run on the same ranks."""
+    return cases() > 1 and not fresh_ranks()
 
 
 def fresh_ranks() -> bool:
