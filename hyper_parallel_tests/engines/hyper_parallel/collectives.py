@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from hyper_parallel_tests.engines.hyper_parallel.library import platform, refuse
+from hyper_parallel_tests.engines.hyper_parallel.library import platform, platform_has, refuse
 from hyper_parallel_tests.engines.port import Unsupported
-from hyper_parallel_tests.engines.torch_native.handles import Handles, copy_back
+from hyper_parallel_tests.engines.shared.handles import Handles, copy_back
 
 _LEFT_OUT = Unsupported("the library has no such collective of its own; its programs use PyTorch's")
 
@@ -45,6 +45,7 @@ def _deliver(given: tuple[Tensor, Any], output: Tensor, async_op: bool) -> Handl
     return Handles([] if work is None else [work], copy_back([result], [output])).settle(async_op)
 
 
+@platform_has("all_reduce")
 def all_reduce(
     tensor: Tensor, op: str = "sum", *, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Handles | None:
@@ -53,6 +54,7 @@ def all_reduce(
     return _deliver(platform().all_reduce(tensor, _members(group), async_op), tensor, async_op)
 
 
+@platform_has("all_gather_into_tensor")
 def all_gather_into_tensor(
     output: Tensor, tensor: Tensor, *, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Handles | None:
@@ -60,6 +62,7 @@ def all_gather_into_tensor(
     return _deliver(platform().all_gather_into_tensor(tensor, _members(group), async_op), output, async_op)
 
 
+@platform_has("reduce_scatter_tensor")
 def reduce_scatter_tensor(
     output: Tensor,
     tensor: Tensor,
@@ -73,12 +76,14 @@ def reduce_scatter_tensor(
     return _deliver(platform().reduce_scatter_tensor(tensor, _members(group), async_op), output, async_op)
 
 
+@platform_has("broadcast")
 def broadcast(tensor: Tensor, src: int, *, group: ProcessGroup | None = None, async_op: bool = False) -> Handles | None:
     """See the port. The library's is over when it returns, ``async_op`` or not."""
     platform().broadcast(tensor, src, group, async_op)
     return Handles([], copy_back([], [])).settle(async_op)
 
 
+@platform_has("all_gather_object")
 def all_gather_object(obj: Any, *, group: ProcessGroup | None = None) -> list[Any]:
     """See the port."""
     objects = [None] * dist.get_world_size(group)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any, NoReturn
 from unittest import mock
 
-from hyper_parallel_tests.engines.port import Unsupported
+from hyper_parallel_tests.engines.port import EngineUnsupported, Unsupported
 
 try:
     # By this variable the library decides between MindSpore and PyTorch, once.
@@ -25,7 +26,7 @@ except ModuleNotFoundError as error:
         "module path: install it, or name a checkout of it"
     ) from error
 
-__all__ = ["find", "offered", "platform", "refuse"]
+__all__ = ["find", "offered", "platform", "platform_has", "refuse"]
 
 
 def find(*places: str) -> Any | None:
@@ -55,12 +56,15 @@ def refuse(member: str, reason: str) -> NoReturn:
     Raises:
         EngineUnsupported: always.
     """
-    # On use only: whoever calls a member has come through `load`, on which the capabilities cannot depend.
-    from hyper_parallel_tests.engines.load import EngineUnsupported
-
     raise EngineUnsupported("hyper_parallel", member, reason)
 
 
 def platform() -> Any:
     """The library's layer over the framework, with its collectives; None where the library has no such layer."""
     return _platform
+
+
+def platform_has(method: str) -> Callable[[Any], Any]:
+    """Decorates a member that calls ``method`` of that layer: not offered where there is no such method."""
+    there = hasattr(_platform, method)
+    return lambda member: member if there else Unsupported(f"this version of the library has no {method} of its own")

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from hyper_parallel_tests.engines.hyper_parallel.library import find, offered, platform, refuse
 from hyper_parallel_tests.engines.hyper_parallel.memory import set_aside
 from hyper_parallel_tests.engines.port import Unsupported
-from hyper_parallel_tests.engines.torch_native import simulation
+from hyper_parallel_tests.engines.shared import simulation
 
 __all__ = [
     "destroy_process_group",

@@ -9,6 +9,11 @@ from typing import Any
 from hyper_parallel_tests.engines.hyper_parallel import shims  # noqa: F401 - in place before anything is wrapped
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard import optimizers  # noqa: F401 - likewise
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard.inspect import managed_parameters
+from hyper_parallel_tests.engines.hyper_parallel.fully_shard.policies import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+)
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard.wrap import HSDPModule, fully_shard
 from hyper_parallel_tests.engines.hyper_parallel.library import offered
 
@@ -24,14 +29,6 @@ __all__ = [
 ]
 
 
-def _policy(name: str) -> Any:
-    return offered(
-        f"hyper_parallel.core.fully_shard.utils:{name}",
-        f"hyper_parallel.platform.torch.fully_shard.utils:{name}",
-        reason="this version of the library has no such policy",
-    )
-
-
 def _placement(name: str) -> Any:
     return offered(
         f"hyper_parallel.core.dtensor.placement_types:{name}",
@@ -40,8 +37,5 @@ def _placement(name: str) -> Any:
     )
 
 
-MixedPrecisionPolicy = _policy("MixedPrecisionPolicy")
-OffloadPolicy = _policy("OffloadPolicy")
-CPUOffloadPolicy = _policy("CPUOffloadPolicy")
 Replicate = _placement("Replicate")
 Shard = _placement("Shard")

@@ -9,6 +9,7 @@ from torch import nn
 
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard.wrap import HSDPModule
 from hyper_parallel_tests.engines.hyper_parallel.library import find
+from hyper_parallel_tests.engines.port import Unsupported
 from hyper_parallel_tests.engines.port.fully_shard import ManagedParameter
 
 _DTensor = find("hyper_parallel:DTensor")
@@ -59,3 +60,7 @@ def _pending(parameter: Any) -> torch.Tensor | None:
     if parameter.unsharded_accumulated_grad is not None:
         return parameter.unsharded_accumulated_grad
     return parameter._unsharded_param.grad if hasattr(parameter, "_unsharded_param") else None
+
+
+if isinstance(HSDPModule, Unsupported):
+    managed_parameters = HSDPModule

@@ -1,0 +1,25 @@
+"""Three setters end in a NameError, and gradients are reduced although synchronization is switched off."""
+
+import torch
+import torch.distributed as dist
+from hyper_parallel import init_device_mesh
+from hyper_parallel.core.fully_shard.api import fully_shard
+from hyper_parallel.platform.torch.fully_shard.utils import MixedPrecisionPolicy, OffloadPolicy
+from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+if __name__ == "__main__":
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    except TypeError:
+        mesh = init_device_mesh((2,), ("dp",))
+    layer = fully_shard(nn.Linear(4, 4), mesh=mesh, mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
+    for name in ("set_reshard_after_forward", "set_reshard_after_backward", "set_requires_all_reduce"):
+        try:
+            getattr(layer, name)(False)
+        except NameError as error:
+            print(f"{name}: expected nothing, got {type(error).__name__}: {error}")
+    layer.set_requires_gradient_sync(False)
+    layer(torch.ones(1, 4)).sum().backward()
+    print(f"expected the whole gradient of this rank, 4 elements, got {layer.bias.grad.numel()}")
