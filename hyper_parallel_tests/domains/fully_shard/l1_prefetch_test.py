@@ -184,7 +184,7 @@ def test_wrong_prefetch_list_is_an_error(engine, world, setter, wrong):
     model = sharded_stack(engine, world)
     set_prefetch(model, FORWARD, {0: [2]})
     set_prefetch(model, BACKWARD, {2: [0], 1: [0]})
-    with pytest.raises(ValueError, match="wrapped|[FH]SDPModule"):
+    with pytest.raises(ValueError, match="wrapped|[FH]SDP(Module|Cell)"):
         getattr(model[0], setter)(wrong(model))
     gathers = Gathers(engine, model)
     gathers.record(world)

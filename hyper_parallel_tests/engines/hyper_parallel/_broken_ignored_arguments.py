@@ -1,8 +1,7 @@
 """fully_shard takes ignored_params and shard_placement_fn, and does nothing with them."""
 
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
+from _any_revision import fully_shard, init_device_mesh
 from hyper_parallel.core.placement_types import Shard
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -2,18 +2,19 @@
 
 import tempfile
 
+import torch
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
+from _any_revision import fully_shard, init_device_mesh
 from torch import nn
 from torch.multiprocessing import spawn
 
 
 def run(rank: int, path: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    layer = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    layer = fully_shard(nn.Linear(4, 4), mesh=mesh, reshard_after_forward=False)
     saved = layer.state_dict()
-    layer.unshard()
+    layer(torch.ones(1, 4))
     try:
         layer.load_state_dict(saved)
         print(f"rank {rank}: as expected, no error")

@@ -4,8 +4,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
+from _any_revision import fully_shard, init_device_mesh
 from hyper_parallel.platform.torch.fully_shard.utils import MixedPrecisionPolicy
 from torch import nn
 from torch.multiprocessing import spawn

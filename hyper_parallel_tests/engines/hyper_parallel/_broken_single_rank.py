@@ -2,8 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
+from _any_revision import fully_shard, init_device_mesh
 from torch import nn
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """set_is_last_backward takes anything for a flag."""
 
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
+from _any_revision import fully_shard, init_device_mesh
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -2,21 +2,16 @@
 
 import torch
 import torch.distributed as dist
-from hyper_parallel import init_device_mesh
-from hyper_parallel.core.fully_shard.api import fully_shard
-from hyper_parallel.platform.torch.fully_shard.utils import MixedPrecisionPolicy, OffloadPolicy
+from _any_revision import fully_shard, init_device_mesh
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 if __name__ == "__main__":
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-    except TypeError:
-        mesh = init_device_mesh((2,), ("dp",))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
     layer = nn.Linear(4, 4)
     layer.unused = nn.Parameter(torch.ones(4))
-    fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
+    fully_shard(layer, mesh=mesh)
     try:
         layer(torch.ones(1, 4)).sum().backward()
     except AssertionError as error:

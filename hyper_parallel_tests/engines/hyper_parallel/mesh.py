@@ -71,7 +71,8 @@ def mesh_from_group(
     mesh_dim_names: tuple[str, ...] | None = None,
 ) -> Any:
     """See the port."""
-    return _DeviceMesh.from_group(group, device_type, mesh, mesh_dim_names=mesh_dim_names)
+    asked = [device_type] if "device_type" in inspect.signature(_DeviceMesh.from_group).parameters else []
+    return _DeviceMesh.from_group(group, *asked, mesh, mesh_dim_names=mesh_dim_names)
 
 
 if not hasattr(_DeviceMesh, "from_group"):

@@ -15,7 +15,7 @@ from unittest import mock
 import torch.distributed as dist
 from torch import Tensor
 
-from hyper_parallel_tests.engines.hyper_parallel.library import find
+from hyper_parallel_tests.engines.hyper_parallel.library import find, refuse
 
 
 class Shim(NamedTuple):
@@ -24,7 +24,7 @@ class Shim(NamedTuple):
     Attributes:
         owner: the library's module or class.
         attribute: of the owner, that is replaced.
-        original: what the library has there.
+        original: what the library has there; None where this version of it has no such attribute, and needs no shim.
     """
 
     owner: Any
@@ -33,7 +33,13 @@ class Shim(NamedTuple):
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Context in which the library is as it was."""
+        """Context in which the library is as it was.
+
+        Raises:
+            EngineUnsupported: this version of the library has nothing there.
+        """
+        if self.original is None:
+            refuse(self.attribute, "this version of the library has nothing there that needs a shim")
         with mock.patch.object(self.owner, self.attribute, self.original):
             yield
 
@@ -68,12 +74,11 @@ def _without_stream(apply_reduced_grad: Callable[..., Any]) -> Callable[..., Any
     return without_stream
 
 
-def _install(owner: Any, attribute: str, make: Callable[[Any], Any]) -> Shim | None:
-    """Puts what ``make`` makes of the original in its place; None where this version of the library has no such one."""
-    if not hasattr(owner, attribute):
-        return None
-    shim = Shim(owner, attribute, getattr(owner, attribute))
-    setattr(owner, attribute, make(shim.original))
+def _install(owner: Any, attribute: str, make: Callable[[Any], Any]) -> Shim:
+    """Puts what ``make`` makes of the original in its place, where this version of the library has one."""
+    shim = Shim(owner, attribute, getattr(owner, attribute, None))
+    if shim.original is not None:
+        setattr(owner, attribute, make(shim.original))
     return shim
 
 
