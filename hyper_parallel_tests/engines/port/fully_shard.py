@@ -170,10 +170,6 @@ class FullyShard(Protocol):
     """
 
     HSDPModule: type[HSDPModuleMembers]
-    Shard: Callable[[int], Any]
-    """Placement: divided on a tensor dimension, negative ones counted from the end."""
-    Replicate: Callable[[], Any]
-    """Placement: whole on every rank."""
 
     def fully_shard(
         self,

@@ -4,8 +4,6 @@ The library shards, gathers and reduces. This package calls it, says what it lac
 and reads what a rank holds.
 """
 
-from typing import Any
-
 from hyper_parallel_tests.engines.hyper_parallel import shims  # noqa: F401 - in place before anything is wrapped
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard import optimizers  # noqa: F401 - likewise
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard.inspect import managed_parameters
@@ -15,27 +13,12 @@ from hyper_parallel_tests.engines.hyper_parallel.fully_shard.policies import (
     OffloadPolicy,
 )
 from hyper_parallel_tests.engines.hyper_parallel.fully_shard.wrap import HSDPModule, fully_shard
-from hyper_parallel_tests.engines.hyper_parallel.library import offered
 
 __all__ = [
     "CPUOffloadPolicy",
     "HSDPModule",
     "MixedPrecisionPolicy",
     "OffloadPolicy",
-    "Replicate",
-    "Shard",
     "fully_shard",
     "managed_parameters",
 ]
-
-
-def _placement(name: str) -> Any:
-    return offered(
-        f"hyper_parallel.core.dtensor.placement_types:{name}",
-        f"hyper_parallel.core.placement_types:{name}",
-        reason="this version of the library has no placements",
-    )
-
-
-Replicate = _placement("Replicate")
-Shard = _placement("Shard")

@@ -6,7 +6,6 @@ independent modules in a list, and gradients that ``zero_grad`` cannot miss.
 """
 
 import torch._dynamo  # noqa: F401 - FSDP2 imports it on first use; here it is loaded once, before the ranks start
-from torch.distributed.tensor import Replicate, Shard
 
 from hyper_parallel_tests.engines.torch_native.fully_shard.inspect import managed_parameters
 from hyper_parallel_tests.engines.torch_native.fully_shard.module import HSDPModule
@@ -22,8 +21,6 @@ __all__ = [
     "HSDPModule",
     "MixedPrecisionPolicy",
     "OffloadPolicy",
-    "Replicate",
-    "Shard",
     "fully_shard",
     "managed_parameters",
 ]
