@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -27,7 +28,7 @@ _FOREACH_REDUCE = (
 _TARGET = "torch.distributed.fsdp._fully_shard._fsdp_param_group:foreach_reduce"
 
 
-def _change_reduction(patch: Patch, change: Any) -> None:
+def _change_reduction(patch: Patch, change: Callable[[list[Any]], bool]) -> None:
     """Has `change` alter the list of foreach_reduce's arguments where it says True."""
 
     @patch.around(_TARGET, parameters=_FOREACH_REDUCE)
@@ -36,6 +37,23 @@ def _change_reduction(patch: Patch, change: Any) -> None:
         if change(args):
             patch.reached()
         return original(*args)
+
+
+def _leave_out(patch: Patch, argument: int, where: Callable[[list[Any]], bool]) -> None:
+    """Has foreach_reduce go without the argument at that position where it has one and `where` says so of them all."""
+
+    def change(args: list[Any]) -> bool:
+        left_out = args[argument] is not None and where(args)
+        if left_out:
+            args[argument] = None
+        return left_out
+
+    _change_reduction(patch, change)
+
+
+def _is_whole(args: list[Any]) -> bool:
+    """Whether these are gradients of parameters that one rank holds whole."""
+    return args[_REDUCE_SCATTER_GROUP].size() == 1
 
 
 @fault(
@@ -64,12 +82,7 @@ def all_reduce_flag_not_read(patch: Patch) -> None:
     ranks="all",
 )
 def held_back_gradients_lost(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        lost = args[_PARTIAL_OUTPUT] is not None
-        args[_PARTIAL_OUTPUT] = None
-        return lost
-
-    _change_reduction(patch, change)
+    _leave_out(patch, _PARTIAL_OUTPUT, lambda args: True)
 
 
 @fault(
@@ -82,13 +95,7 @@ def held_back_gradients_lost(patch: Patch) -> None:
     watchdog=5,
 )
 def all_reduce_skipped_on_one_rank(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        skipped = args[_ALL_REDUCE_GROUP] is not None and args[_ALL_REDUCE_GRADS]
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
+    _leave_out(patch, _ALL_REDUCE_GROUP, lambda args: args[_ALL_REDUCE_GRADS])
 
 
 @fault(
@@ -100,13 +107,7 @@ def all_reduce_skipped_on_one_rank(patch: Patch) -> None:
     ranks="all",
 )
 def replicated_gradients_not_reduced(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        skipped = args[_REDUCE_SCATTER_GROUP].size() == 1 and args[_ALL_REDUCE_GROUP] is not None
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
+    _leave_out(patch, _ALL_REDUCE_GROUP, _is_whole)
 
 
 @fault(
@@ -118,14 +119,8 @@ def replicated_gradients_not_reduced(patch: Patch) -> None:
     ranks="all",
 )
 def replicas_train_apart(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        sharded = args[_REDUCE_SCATTER_GROUP] is not None and args[_REDUCE_SCATTER_GROUP].size() > 1
-        skipped = sharded and args[_ALL_REDUCE_GROUP] is not None
-        if skipped:
-            args[_ALL_REDUCE_GROUP] = None
-        return skipped
-
-    _change_reduction(patch, change)
+    # Without a group for the reduce-scatter nothing is sharded.
+    _leave_out(patch, _ALL_REDUCE_GROUP, lambda args: args[_REDUCE_SCATTER_GROUP] is not None and not _is_whole(args))
 
 
 @fault(
@@ -137,13 +132,7 @@ def replicas_train_apart(patch: Patch) -> None:
     ranks="all",
 )
 def scaling_skips_whole_parameters(patch: Patch) -> None:
-    def change(args: list[Any]) -> bool:
-        skipped = args[_REDUCE_SCATTER_GROUP].size() == 1 and args[_ALL_REDUCE_HOOK] is not None
-        if skipped:
-            args[_ALL_REDUCE_HOOK] = None
-        return skipped
-
-    _change_reduction(patch, change)
+    _leave_out(patch, _ALL_REDUCE_HOOK, _is_whole)
 
 
 @fault(
