@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterator
 
 from hyper_parallel_tests.contract_check import build_files, skips, tolerances
 from hyper_parallel_tests.contract_check.assertions import assertions
-from hyper_parallel_tests.contract_check.sources import PACKAGE, TEST_FILE
+from hyper_parallel_tests.contract_check.expectations import every_reproduction_is_named, expectations_are_real
+from hyper_parallel_tests.contract_check.sources import TEST_FILE
 from hyper_parallel_tests.contract_check.tree import Tree
 from hyper_parallel_tests.harness.contracts import LAYERS, ContractError
+from hyper_parallel_tests.harness.judging.tolerances import LedgerError
+from hyper_parallel_tests.harness.judging.tolerances import load as load_ledger
 
 __all__ = ["CHECKS", "problems", "report"]
 
 Check = Callable[[Tree], Iterator[str]]
 
-_REPRODUCTION_LINES = 30
-
 
 def contracts_are_well_formed(tree: Tree) -> Iterator[str]:
-    """Every contracts.toml and expectations.toml can be read, and every domain folder has contracts."""
+    """Every file of contracts and expectations can be read, and every domain folder has contracts."""
     for load in (lambda: tree.contracts, lambda: tree.expectations):
         try:
             load()
@@ -98,7 +99,7 @@ def no_skip(tree: Tree) -> Iterator[str]:
         for node, what in skips.found(source):
             yield (
                 f"{source.shown}:{node.lineno}: {what}: give the case a target with enough cards, "
-                "or record a defect in the engine's expectations.toml"
+                "or record a defect in the engine's expectations"
             )
     for source in tree.test_files:
         if source not in tree.judging_sources:
@@ -162,17 +163,17 @@ def every_fault_is_proven(tree: Tree) -> Iterator[str]:
                 )
 
 
-def expectations_are_real(tree: Tree) -> Iterator[str]:
-    """Expectations name contracts and cases that exist, and their reproductions are short scripts."""
-    names = {f"{PACKAGE}/{case.source.shown}::{case.name}" for case in tree.cases}
-    for path, entry in tree.expectations:
-        if entry.contract and entry.contract not in tree.contracts:
-            yield f"{path}: contract {entry.contract} is in no contracts.toml"
-        if entry.case and not any(name.endswith(f"/{entry.case.split('[')[0]}") for name in names):
-            yield f"{path}: case {entry.case} does not exist"
-        lines = len(entry.reproduction.read_text(encoding="utf-8").splitlines())
-        if not 0 < lines < _REPRODUCTION_LINES:
-            yield f"{path}: {entry.reproduction.name} has {lines} lines: keep it under {_REPRODUCTION_LINES}"
+def the_ledger_is_whole(tree: Tree) -> Iterator[str]:
+    """The rows of all domains together are one ledger, and each file is common.toml or a domain's."""
+    folder = tree.root / "harness/judging/ledger"
+    domains = {path.parent.name for path in (tree.root / "domains").glob("*/contracts.toml")}
+    for path in sorted(folder.glob("*.toml")):
+        if path.stem not in {"common", *domains}:
+            yield f"{path.relative_to(tree.root).as_posix()}: {path.stem} is no domain; no target sees these rows"
+    try:
+        load_ledger(folder)
+    except LedgerError as error:
+        yield from str(error).split("; ")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -186,6 +187,8 @@ CHECKS: tuple[Check, ...] = (
     every_contract_has_a_fault,
     every_fault_is_proven,
     expectations_are_real,
+    every_reproduction_is_named,
+    the_ledger_is_whole,
 )
 
 

@@ -16,6 +16,7 @@ from hyper_parallel_tests.contract_check.samples import (
     FAULTS,
     L0,
     L1,
+    LEDGER,
     case,
     changed,
 )
@@ -81,11 +82,8 @@ def test_a_bad_contract_file_is_told(broken):
     """What the loader refuses is a problem, and so is a bad expectation."""
     text = CONTRACTS.replace('layer = "l1"', 'layer = "l2"')
     assert "of layer l1 by its id" in broken(checks.contracts_are_well_formed, {"domains/col/contracts.toml": text})[0]
-    changes = {
-        "engines/one/again.py": None,
-        "engines/one/expectations.toml": EXPECTATIONS.replace("again", "gone"),
-    }
-    assert "reproduction must be a file" in broken(checks.contracts_are_well_formed, changes)[-1]
+    changes = {"engines/one/expectations/col.toml": EXPECTATIONS.replace("_broken_again.py", "again.sh")}
+    assert "reproduction must be a script" in broken(checks.contracts_are_well_formed, changes)[-1]
 
 
 def test_a_domain_without_contracts_is_told(broken):
@@ -270,28 +268,59 @@ def test_an_assertion_is_found_where_it_is(broken, body):
     ("changes", "said"),
     [
         (
-            {"engines/one/expectations.toml": EXPECTATIONS.replace("COL-1-01", "COL-1-09")},
+            {"engines/one/expectations/col.toml": EXPECTATIONS.replace("COL-1-01", "COL-1-09")},
             "COL-1-09 is in no contracts.toml",
         ),
         (
             {
-                "engines/one/expectations.toml": EXPECTATIONS.replace(
+                "engines/one/expectations/col.toml": EXPECTATIONS.replace(
                     'contract = "COL-1-01"', 'case = "col/l0_a_test.py::test_b"'
                 )
             },
             "case col/l0_a_test.py::test_b does not exist",
         ),
-        ({"engines/one/again.py": "print(1)\n" * 30}, "again.py has 30 lines: keep it under 30"),
-        ({"engines/one/again.py": ""}, "again.py has 0 lines"),
+        (
+            {"engines/one/expectations/_broken_again.py": "print(1)\n" * 30},
+            "_broken_again.py has 30 lines: keep it under 30",
+        ),
+        ({"engines/one/expectations/_broken_again.py": ""}, "_broken_again.py has 0 lines"),
+        ({"engines/one/expectations/_broken_again.py": None}, "_broken_again.py does not exist"),
+        (
+            {"engines/one/expectations/col.toml": None, "engines/one/expectations/rng.toml": EXPECTATIONS},
+            "rng.toml: COL-1-01 belongs in col.toml",
+        ),
     ],
 )
 def test_an_expectation_of_nothing_is_told(broken, changes, said):
-    """An unknown contract or case, and a reproduction that is none."""
+    """An unknown contract or case, one in another domain's file, and a reproduction that is none."""
     assert any(said in one for one in broken(checks.expectations_are_real, changes))
 
 
 def test_an_expectation_of_a_case_is_found(broken):
-    """A case may be named with or without its parameters."""
-    for name in ("test_it", "test_it[a-b]"):
+    """A case may be named with or without its parameters, or in part."""
+    for name in ("test_it", "test_it[a-b]", "test_*", "*_it[a]"):
         text = EXPECTATIONS.replace('contract = "COL-1-01"', f'case = "col/l0_a_test.py::{name}"')
-        assert broken(checks.expectations_are_real, {"engines/one/expectations.toml": text}) == []
+        assert broken(checks.expectations_are_real, {"engines/one/expectations/col.toml": text}) == []
+
+
+def test_a_reproduction_of_nothing_is_told(broken):
+    """Where its entry is gone, or names another."""
+    changes = {"engines/one/expectations/col.toml": EXPECTATIONS.replace("again", "anew")}
+    (said,) = broken(checks.every_reproduction_is_named, changes)
+    assert said.startswith("engines/one/expectations/_broken_again.py: no entry names it")
+
+
+# -- the ledger
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"harness/judging/ledger/common.toml": LEDGER}, "[col_fp32] is in another file already"),
+        ({"harness/judging/ledger/col.toml": LEDGER.replace("S0", "")}, "source must say something"),
+        ({"harness/judging/ledger/new.toml": LEDGER.replace("col", "new")}, "new is no domain"),
+    ],
+)
+def test_a_bad_ledger_is_told(broken, changes, said):
+    """All files of it are judged together."""
+    assert any(said in one for one in broken(checks.the_ledger_is_whole, changes))

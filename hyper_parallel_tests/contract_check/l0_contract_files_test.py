@@ -1,4 +1,4 @@
-"""Reading contracts.toml and expectations.toml: what is accepted and refused, and what is expected broken."""
+"""Reading contracts.toml and expectations: what is accepted and refused, and what is expected broken."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BROKEN = """
 contract = "COL-1-03"
 engine_version = ">=2.12,<2.14"
 sentence = "A ring of two deadlocks."
-reproduction = "ring.py"
+reproduction = "_broken_ring.py"
 """
 
 
@@ -43,9 +43,9 @@ def tree(path: Path, **domains: str) -> Path:
 
 
 def engine(path: Path, text: str) -> Path:
-    """An engine's folder with expectations and the script that they name."""
-    (path / "expectations.toml").write_text(text)
-    (path / "ring.py").write_text("print('hangs')\n")
+    """An engine's folder with expectations of one domain."""
+    (path / "expectations").mkdir()
+    (path / "expectations" / "collectives.toml").write_text(text)
     return path
 
 
@@ -158,10 +158,11 @@ def test_all_faults_of_all_files_are_told(tmp_path):
 
 
 def test_expectations_are_read_whole(tmp_path):
-    """Every field is as written; an engine without the file expects everything to work."""
+    """Every field is as written; an engine without such files expects everything to work."""
     (one,) = load_expectations(engine(tmp_path, BROKEN))
     assert (one.contract, one.case, one.sentence) == ("COL-1-03", "", "A ring of two deadlocks.")
-    assert one.reproduction == tmp_path / "ring.py"
+    assert one.reproduction == tmp_path / "expectations" / "_broken_ring.py"
+    assert one.path == tmp_path / "expectations" / "collectives.toml"
     assert not one.cards
     assert load_expectations(tmp_path / "elsewhere") == ()
 
@@ -169,11 +170,13 @@ def test_expectations_are_read_whole(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BROKEN + 'case = "a_test.py::test_b"\n', "either a contract or a case, found contract and case"),
-        (BROKEN.replace('contract = "COL-1-03"\n', ""), "either a contract or a case, found neither"),
+        (BROKEN + 'case = "a_test.py::test_b"\n', "a contract, a case or a list of cases, found contract and case"),
+        (BROKEN.replace('contract = "COL-1-03"\n', ""), "a contract, a case or a list of cases, found neither"),
         (BROKEN.replace(">=2.12,<2.14", "about 2.13"), "engine_version must be like"),
-        (BROKEN.replace("ring.py", "circle.py"), "reproduction must be a file beside it"),
-        (BROKEN.replace("ring.py", "../ring.py"), "reproduction must be a file beside it"),
+        (BROKEN.replace("_broken_ring.py", "ring.py"), "reproduction must be a script beside it"),
+        (BROKEN.replace("_broken_ring.py", "../_broken_ring.py"), "reproduction must be a script beside it"),
+        (BROKEN.replace('contract = "COL-1-03"', "cases = []"), "cases must be a list of node ids, found []"),
+        (BROKEN.replace('contract = "COL-1-03"', 'cases = ["a_test.py::test_b", 1]'), "cases must be a list"),
         (BROKEN.replace('sentence = "A ring of two deadlocks."\n', ""), "sentence must be a text"),
         (BROKEN + "since = 1\n", "unknown key 'since'"),
         *[(BROKEN + f"cards = {one}\n", "cards must be a number") for one in ("0", "[]", "[2, -4]", '"2"', "true")],
@@ -206,7 +209,9 @@ RING = "hyper_parallel_tests/domains/collectives/l1_p2p_test.py::test_ring"
         ('case = "collectives/l1_p2p_test.py::test_ring"', RING + "_of_four", [], "2.13.0", False),
         ('case = "collectives/l1_p2p_test.py::test_ring[*ward-*]"', RING + "[backward-even]", [], "2.13.0", True),
         ('case = "collectives/l1_p2p_test.py::test_ring[*ward-*]"', RING + "[backward]", [], "2.13.0", False),
+        ('case = "collectives/l1_p2p_test.py::test_*"', RING + "[backward]", [], "2.13.0", True),
         ('case = "tives/l1_p2p_test.py::test_ring"', RING, [], "2.13.0", False),
+        (f'cases = ["a_test.py::test_b", "{RING}"]', RING, [], "2.13.0", True),
     ],
 )
 def test_expected_broken_goes_by_case_contract_and_version(tmp_path, entry, nodeid, contracts, version, expected):

@@ -10,7 +10,7 @@ from hyper_parallel_tests.contract_check import checks
 from hyper_parallel_tests.contract_check.samples import L0, case, changed
 
 OURS = "harness/tests/l0_a_test.py"
-ADVICE = "give the case a target with enough cards, or record a defect in the engine's expectations.toml"
+ADVICE = "give the case a target with enough cards, or record a defect in the engine's expectations"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_case_that_judges_an_engine_is_never_left_out(broken, path, text, what
     ("text", "said"),
     [
         (case(above='@pytest.mark.skip(reason="later")'), "without a condition"),
-        (case(above="@pytest.mark.xfail"), "expectations.toml"),
+        (case(above="@pytest.mark.xfail"), "expectations"),
         (case(above='@pytest.mark.skipif(True, reason="never")'), "without a condition"),
         (case(above="@pytest.mark.skipif(torch.x)"), "gives no reason"),
         (case('    pytest.skip("later")'), "without a condition"),
@@ -74,7 +74,7 @@ def test_a_case_that_judges_an_engine_is_never_left_out(broken, path, text, what
         (case('    pytest.importorskip("x")'), "without a condition"),
         (
             case(above='@pytest.mark.parametrize("ledger", [pytest.param(1, marks=pytest.mark.xfail)])'),
-            "expectations.toml",
+            "expectations",
         ),
         (case() + 'pytestmark = pytest.mark.skip("all")\n', "without a condition"),
     ],

@@ -45,7 +45,15 @@ EXPECTATIONS = """
 contract = "COL-1-01"
 engine_version = ">=2"
 sentence = "It hangs."
-reproduction = "again.py"
+reproduction = "_broken_again.py"
+"""
+LEDGER = """
+[col_fp32]
+loss = 0.0
+norm = 0.0
+tensor = 1e-6
+source = "S0"
+reason = "One rounding."
 """
 GOOD = {
     "domains/col/contracts.toml": CONTRACTS,
@@ -53,8 +61,9 @@ GOOD = {
     "domains/col/l1_b_test.py": CASE.format(layer=1),
     "domains/col/BUILD.bazel": BUILD,
     "faults/col.py": FAULTS,
-    "engines/one/expectations.toml": EXPECTATIONS,
-    "engines/one/again.py": "print(1)\n",
+    "engines/one/expectations/col.toml": EXPECTATIONS,
+    "engines/one/expectations/_broken_again.py": "print(1)\n",
+    "harness/judging/ledger/col.toml": LEDGER,
 }
 L0, L1 = "domains/col/l0_a_test.py", "domains/col/l1_b_test.py"
 

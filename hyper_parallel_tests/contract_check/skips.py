@@ -27,7 +27,7 @@ def undocumented(source: Source) -> Iterator[tuple[ast.expr, str]]:
     for node in ast.walk(source.tree):
         name = source.dotted(node) if isinstance(node, (ast.Attribute, ast.Name)) else ""
         if name in _EXPECTED_FAILURES:
-            yield node, f"{name}: list what is broken in the engine's expectations.toml instead"
+            yield node, f"{name}: list what is broken in the engine's expectations instead"
         elif name in _UNCONDITIONAL:
             yield node, f"{name} skips without a condition: make the case run"
     for call, conditional in _calls(source.tree, False):

@@ -90,9 +90,9 @@ class Tree:
     def expectations(self) -> list[tuple[str, Broken]]:
         """(path of the file, entry) of every engine."""
         return [
-            (path.relative_to(self.root).as_posix(), entry)
-            for path in sorted((self.root / "engines").glob("*/expectations.toml"))
-            for entry in load_expectations(path.parent)
+            (entry.path.relative_to(self.root).as_posix(), entry)
+            for package in sorted((self.root / "engines").glob("*/expectations"))
+            for entry in load_expectations(package.parent)
         ]
 
 

@@ -1,4 +1,4 @@
-"""What is promised and what is known to be broken: the contracts.toml and expectations.toml files of a tree.
+"""What is promised and what is known to be broken: contracts.toml and an engine's expectations, each a file a domain.
 
 Nothing here needs torch, so the launcher and static checks read the same files the same way.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ _WHOLE_LAYERS = {"IX": "l3", "EN": "l4"}
 
 
 class ContractError(ValueError):
-    """A contracts.toml or expectations.toml is wrong; the message lists all that is, with the file."""
+    """A contracts.toml or a file of expectations is wrong; the message lists all that is, with the file."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Broken:
         engine_version: the engine's versions that show it, as a version specifier, e.g. `>=2.12,<2.14`.
         cards: the numbers of cards on which it shows; empty for any.
         sentence: what is wrong.
-        reproduction: a script beside the expectations.toml.
+        reproduction: a script beside the file of the entry.
+        path: the file of the entry, <domain>.toml.
     """
 
     contract: str
@@ -82,6 +83,7 @@ class Broken:
     cards: frozenset[int]
     sentence: str
     reproduction: Path
+    path: Path
 
     def concerns(self, nodeid: str, contracts: Iterable[str], engine_version: str, cards: int) -> bool:
         """Whether this says that the case fails on that version of the engine and that many cards."""
@@ -91,8 +93,11 @@ class Broken:
             return False
         if self.contract:
             return self.contract in contracts
-        named = "(.*/)?" + ".*".join(re.escape(part) for part in self.case.split("*"))
-        return any(re.fullmatch(named, one) for one in (nodeid, nodeid.split("[")[0]))
+        return self.names(nodeid) or self.names(nodeid.split("[")[0])
+
+    def names(self, nodeid: str) -> bool:
+        """Whether `case` is this node id, or its end from a folder on."""
+        return re.fullmatch("(.*/)?" + ".*".join(re.escape(part) for part in self.case.split("*")), nodeid) is not None
 
 
 def layer_of(contract_id: str) -> str:
@@ -145,33 +150,38 @@ def load_contracts(root: Path) -> dict[str, Contract]:
 
 
 def load_expectations(folder: Path) -> tuple[Broken, ...]:
-    """What `folder` (an engine's package) says in its expectations.toml; nothing where it has no such file.
+    """What `folder` (an engine's package) says in its expectations, a file a domain; nothing where it has none.
+
+    An entry with `cases`, a list, stands for one entry a case. A target sees no reproductions: a script that does not
+    exist is told by contract_check, which sees the whole tree.
 
     Raises:
-        ContractError: an entry names both or neither of contract and case, lacks something, has a bad version
-            specifier or number of cards, or its reproduction is not a file beside it.
+        ContractError: an entry does not name one of contract, case and cases, lacks something, or has a bad version
+            specifier, number of cards or name of a reproduction.
     """
-    path = folder / "expectations.toml"
-    if not path.exists():
-        return ()
     problems: list[str] = []
-    found = []
-    for number, entry in enumerate(_entries(path, Path(folder.name, path.name), "broken", problems), 1):
-        where = f"{folder.name}/{path.name}: entry {number}"
-        if _check_broken(entry, problems, where, folder):
-            found.append(
-                Broken(
-                    contract=entry.get("contract", ""),
-                    case=entry.get("case", ""),
-                    engine_version=SpecifierSet(entry["engine_version"]),
-                    cards=frozenset(_cards(entry)),
-                    sentence=entry["sentence"],
-                    reproduction=folder / entry["reproduction"],
-                )
-            )
+    found: list[Broken] = []
+    for path in sorted((folder / "expectations").glob("*.toml")):
+        shown = Path(folder.name, "expectations", path.name)
+        for number, entry in enumerate(_entries(path, shown, "broken", problems), 1):
+            if _check_broken(entry, problems, f"{shown}: entry {number}"):
+                found += _broken(entry, path)
     if problems:
         raise ContractError("\n".join(problems))
     return tuple(found)
+
+
+def _broken(entry: Mapping[str, Any], path: Path) -> Iterator[Broken]:
+    for case in entry.get("cases", [entry.get("case", "")]):
+        yield Broken(
+            contract=entry.get("contract", ""),
+            case=case,
+            engine_version=SpecifierSet(entry["engine_version"]),
+            cards=frozenset(_cards(entry)),
+            sentence=entry["sentence"],
+            reproduction=path.with_name(entry["reproduction"]),
+            path=path,
+        )
 
 
 def expected_broken(
@@ -239,14 +249,19 @@ def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -
     return len(problems) == before
 
 
-def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, folder: Path) -> bool:
+def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str) -> bool:
     before = len(problems)
-    for key in sorted(entry.keys() - {"contract", "case", "engine_version", "cards", "sentence", "reproduction"}):
+    subjects = [key for key in ("contract", "case", "cases") if key in entry]
+    texts = [*subjects, "engine_version", "sentence", "reproduction"]
+    for key in sorted(entry.keys() - {*texts, "cards"}):
         problems.append(f"{where}: unknown key {key!r}")
-    subjects = [key for key in ("contract", "case") if key in entry]
     if len(subjects) != 1:
-        problems.append(f"{where}: expected either a contract or a case, found {' and '.join(subjects) or 'neither'}")
-    _check_texts(entry, [*subjects, "engine_version", "sentence", "reproduction"], problems, where)
+        found = " and ".join(subjects) or "neither"
+        problems.append(f"{where}: expected a contract, a case or a list of cases, found {found}")
+    cases = entry.get("cases", ["one"])
+    if not isinstance(cases, list) or not cases or not all(isinstance(one, str) and one.strip() for one in cases):
+        problems.append(f"{where}: cases must be a list of node ids, found {cases!r}")
+    _check_texts(entry, [key for key in texts if key != "cases"], problems, where)
     if len(problems) > before:
         return False
     try:
@@ -255,8 +270,9 @@ def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str, fol
         problems.append(f"{where}: engine_version must be like '>=2.12,<2.14', found {entry['engine_version']!r}")
     if ("cards" in entry and not _cards(entry)) or any(type(one) is not int or one < 1 for one in _cards(entry)):
         problems.append(f"{where}: cards must be a number like 2 or a list like [2, 4], found {entry['cards']!r}")
-    if Path(entry["reproduction"]).name != entry["reproduction"] or not (folder / entry["reproduction"]).is_file():
-        problems.append(f"{where}: reproduction must be a file beside it, found {entry['reproduction']!r}")
+    if not re.fullmatch(r"_broken_\w+\.py", entry["reproduction"]):
+        found = repr(entry["reproduction"])
+        problems.append(f"{where}: reproduction must be a script beside it, _broken_<what>.py, found {found}")
     return len(problems) == before
 
 

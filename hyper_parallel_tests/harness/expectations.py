@@ -37,7 +37,7 @@ def engine_folder(engine: str) -> Path | None:
 
 
 class Expectations:
-    """The entries of one engine's expectations.toml, for runs on `cards` cards."""
+    """What one engine's expectations say, for runs on `cards` cards."""
 
     def __init__(self, engine: str, cards: int) -> None:
         folder = engine_folder(engine)

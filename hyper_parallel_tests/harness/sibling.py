@@ -170,7 +170,7 @@ def _join(place: _Place) -> None:
 
     world.device_of(place.options.device)
     if place.options.process_group:
-        world.join_siblings(place.options.device, place.rank, place.size)
+        world.join_process_group(place.options.device, place.rank, place.size, siblings=True)
 
 
 def _do(job: bytes, engine: str) -> clean.Answer:

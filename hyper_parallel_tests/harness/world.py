@@ -77,31 +77,25 @@ def _world_of_a_baseline(rank: int, size: int, device: torch.device) -> World:
     return World(rank, size, device, _NoEngine())
 
 
-def join_process_group(device: str, rank: int, size: int) -> None:
-    """Form the default process group from the environment that the launcher gave."""
+def join_process_group(device: str, rank: int, size: int, *, siblings: bool = False) -> None:
+    """Form the default process group from the environment that the launcher gave.
+
+    Args:
+        device: cpu, cuda or npu.
+        rank: this process's.
+        size: of the group.
+        siblings: whether the group is that of the ranks' siblings, which meet in the ranks' store under another name.
+    """
     import torch.distributed as dist
 
-    store = dist.HashStore() if size == 1 else None
-    dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-
-
-def join_siblings(device: str, rank: int, size: int) -> None:
-    """Form the default process group of the ranks' siblings, which meet in the ranks' store under another name."""
-    import torch.distributed as dist
-
+    store = None
     if size == 1:
-        join_process_group(device, rank, size)
-        return
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=COLLECTIVE_TIMEOUT
-    )
-    dist.init_process_group(
-        _BACKENDS[device],
-        store=dist.PrefixStore("siblings", store),
-        rank=rank,
-        world_size=size,
-        timeout=COLLECTIVE_TIMEOUT,
-    )
+        store = dist.HashStore()
+    elif siblings:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        ranks_store = dist.TCPStore(address, port, is_master=False, timeout=COLLECTIVE_TIMEOUT)
+        store = dist.PrefixStore("siblings", ranks_store)
+    dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
 
 
 def device_of(device: str) -> torch.device:

@@ -2,7 +2,7 @@
 
     tools/bazel run //tools/bisect -- --contract FSDP-L1-02 --good REV --bad REV --checkout /path/to/engine
 
-The engine's checkout is only read. "Broken" is what the cases do: a defect that expectations.toml knows is broken too.
+The engine's checkout is only read. "Broken" is what the cases do: a defect that the expectations know is broken too.
 Exit codes: 0 found, 1 wrong usage, 2 the ends are not as said, 3 no answer, 130 interrupted.
 """
 

@@ -76,13 +76,13 @@ def test_newly_broken_and_newly_fixed_contracts_are_apart(tmp_path, capsys):
     assert (code, lines[1:]) == (
         1,
         [
-            "NEWLY BROKEN on torch_native 2.13.0: 2 contracts (mend it, or enter it in the engine's expectations.toml)",
+            "NEWLY BROKEN on torch_native 2.13.0: 2 contracts (mend it, or enter it in the engine's expectations)",
             "    COL-1-01",
             "        x_test.py::test_a[2]: assertion: rank 1 of 2; 3 != 4",
             "    COL-1-02",
             "        x_test.py::test_a[2]: assertion: rank 1 of 2; 3 != 4",
             "        x_test.py::test_b: crash: rank 0 of 2",
-            "NEWLY FIXED on torch_native 2.13.0: 1 contract (remove its entry from the engine's expectations.toml)",
+            "NEWLY FIXED on torch_native 2.13.0: 1 contract (remove its entry from the engine's expectations)",
             "    COL-2-01",
             "        x_test.py::test_c: holds although it is expected to be broken",
             "RED FOR OTHER REASONS: 3",

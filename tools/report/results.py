@@ -30,7 +30,7 @@ class Case:
         contracts: ids that it cites.
         cards: how many ranks it ran on.
         engine, engine_version: what it ran on, empty where it saw no engine.
-        reproduction: the script beside the engine's expectations.toml, for a defect that is known.
+        reproduction: the script in the engine's expectations folder, for a defect that is known.
         fault: the deliberate defect that it ran with: such a case says nothing about the engine.
     """
 

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from tools.report.results import DOES_NOT_FIT, Case, Target, read_events  # noqa: E402
 
 _APART = {
-    "expected-broken": "expected broken (see the engine's expectations.toml)",
+    "expected-broken": "expected broken (see the engine's expectations)",
     "not-offered": "not offered (the engine says that it lacks a member of the port)",
 }
 """Verdicts that are neither passes nor failures."""
@@ -78,7 +78,7 @@ def _show_contracts(what: str, advice: str, cases: Iterable[Case]) -> None:
     one = next(case for of in by_contract.values() for case in of.values())
     on = f" on {one.engine} {one.engine_version}" if one.engine else ""
     number = f"{len(by_contract)} contract{'s' * (len(by_contract) > 1)}"
-    print(f"{what}{on}: {number} ({advice} the engine's expectations.toml)")
+    print(f"{what}{on}: {number} ({advice} the engine's expectations)")
     for contract, of in sorted(by_contract.items()):
         print(f"    {contract}")
         for nodeid, case in of.items():

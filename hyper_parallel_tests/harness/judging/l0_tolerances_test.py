@@ -35,10 +35,11 @@ MATRIX = {
 }
 
 
-def written(path: Path, text: str) -> Path:
-    file = path / "ledger.toml"
-    file.write_text(text)
-    return file
+def written(path: Path, **files: str) -> Path:
+    """A ledger's folder: each file's name and text."""
+    for name, text in files.items():
+        (path / f"{name}.toml").write_text(text)
+    return path
 
 
 @pytest.mark.parametrize("name", MATRIX)
@@ -75,7 +76,7 @@ def test_unknown_configuration_names_near_ones():
 
 def test_load_reads_all_keys(tmp_path):
     """A row is read as written, `relative` is zero where it is not given."""
-    row = load(written(tmp_path, ROW))["a"]
+    row = load(written(tmp_path, common=ROW))["a"]
     assert (row.name, row.loss, row.norm, row.tensor, row.relative) == ("a", 0.1, 0.2, 0.3, 0.0)
 
 
@@ -94,23 +95,35 @@ def test_load_reads_all_keys(tmp_path):
         (ROW.replace("0.1", '"0.1"'), "loss must be a number"),
         (ROW + "relative = -1\n", "relative must be finite and not negative"),
         ("a = 1\n", "expected a table"),
-        ("", "it is empty"),
+        ("", "has no rows"),
         ("[a\n", "no valid TOML"),
     ],
 )
 def test_load_refuses(tmp_path, text, said):
     """A ledger that is not whole is refused, and the message says what is wrong."""
     with pytest.raises(LedgerError) as caught:
-        load(written(tmp_path, text))
+        load(written(tmp_path, common=text))
     assert said in str(caught.value)
 
 
-def test_load_lists_all_faults_of_a_file(tmp_path):
-    """Two faults are told at once."""
+def test_load_lists_all_faults_of_all_files(tmp_path):
+    """Two faults are told at once, each with its file."""
     with pytest.raises(LedgerError) as caught:
-        load(written(tmp_path, ROW.replace("0.1", "-1").replace("0.2", "-2")))
-    assert "loss" in str(caught.value)
-    assert "norm" in str(caught.value)
+        load(written(tmp_path, common=ROW.replace("0.1", "-1"), shard=ROW.replace("0.2", "-2")))
+    assert "common.toml: [a] loss" in str(caught.value)
+    assert "shard.toml: [a] norm" in str(caught.value)
+
+
+def test_a_configuration_has_one_row(tmp_path):
+    """The same name in a second file is refused: which of them would hold?"""
+    with pytest.raises(LedgerError, match=r"shard.toml: \[a\] is in another file already"):
+        load(written(tmp_path, common=ROW, shard=ROW))
+
+
+def test_a_domains_rows_are_read_with_the_common_ones(tmp_path):
+    """A target sees common.toml and its domain's file as one ledger."""
+    read = load(written(tmp_path, common=ROW, shard=ROW.replace("[a]", "[b]")))
+    assert set(read) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +154,7 @@ def forged(change) -> Tolerance:
     "own",
     [
         lambda path: 1e-3,
-        lambda path: load(written(path, ROW))["a"],
+        lambda path: load(written(path, common=ROW))["a"],
         lambda path: forged(lambda made: object.__setattr__(made, "tensor", 1.0)),
         lambda path: pickle.loads(pickle.dumps(ledger["exact"])),
     ],
@@ -166,7 +179,7 @@ def test_a_row_changed_by_force_is_noticed():
 
 
 def test_ledger_reads_like_a_mapping(tmp_path):
-    """Names, length and membership are those of the file."""
-    read = load(written(tmp_path, ROW))
+    """Names, length and membership are those of the files."""
+    read = load(written(tmp_path, common=ROW))
     assert isinstance(read, Ledger)
     assert (list(read), len(read), "a" in read, "b" in read) == (["a"], 1, True, False)

@@ -54,7 +54,7 @@ class Tolerance:
         if seal is not _SEAL:
             raise TypeError(
                 'a Tolerance comes from the ledger: use ledger["<configuration>"]; '
-                "a configuration without a row gets one in tolerances.toml, with source and reason"
+                "a configuration without a row gets one in judging/ledger, with source and reason"
             )
 
     def __repr__(self) -> str:
@@ -65,16 +65,15 @@ class Tolerance:
 class Ledger(Mapping[str, Tolerance]):
     """Tolerances by configuration name, read once; `load` makes one."""
 
-    def __init__(self, rows: Mapping[str, Tolerance], path: Path) -> None:
+    def __init__(self, rows: Mapping[str, Tolerance]) -> None:
         self._rows = dict(rows)
-        self._path = path
 
     def __getitem__(self, name: str) -> Tolerance:
         if name in self._rows:
             return self._rows[name]
         near = difflib.get_close_matches(str(name), self._rows, n=3, cutoff=0.4)
         hint = f"near matches: {', '.join(near)}" if near else f"it has {', '.join(self._rows)}"
-        raise LedgerError(f"{self._path.name} has no configuration {name!r}; {hint}")
+        raise LedgerError(f"the ledger has no configuration {name!r}; {hint}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows
@@ -86,24 +85,30 @@ class Ledger(Mapping[str, Tolerance]):
         return len(self._rows)
 
 
-def load(path: Path) -> Ledger:
-    """Read and validate a ledger file.
+def load(folder: Path) -> Ledger:
+    """Read and validate the files of a ledger: common.toml, and <domain>.toml for each domain that the target sees.
 
     Raises:
         LedgerError: no TOML, an unknown or missing key, a number that is negative or not finite, an empty
-            reason or source; all faults of the file are listed.
+            reason or source, a configuration in two files; all faults of all files are listed.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise LedgerError(f"{path.name} is no valid TOML: {error}") from error
-    faults = [fault for name, row in table.items() for fault in _faults(name, row)]
-    if not table:
-        faults = ["it is empty"]
+    rows: dict[str, Any] = {}
+    faults: list[str] = []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            faults.append(f"{path.name} is no valid TOML: {error}")
+            continue
+        found = [fault for name, row in table.items() for fault in _faults(name, row)]
+        found += [f"[{name}] is in another file already" for name in table if name in rows]
+        faults += [f"{path.name}: {fault}" for fault in found]
+        rows |= table
+    if not rows and not faults:
+        faults = [f"{folder.name} has no rows"]
     if faults:
-        raise LedgerError(f"{path.name}: " + "; ".join(faults))
-    rows = {name: Tolerance(name=name, **(_OPTIONAL | row), seal=_SEAL) for name, row in table.items()}
-    return Ledger(rows, path)
+        raise LedgerError("; ".join(faults))
+    return Ledger({name: Tolerance(name=name, **(_OPTIONAL | row), seal=_SEAL) for name, row in rows.items()})
 
 
 def _faults(name: str, row: Any) -> Iterator[str]:
@@ -127,7 +132,7 @@ def _faults(name: str, row: Any) -> Iterator[str]:
             yield f"[{name}] {key} must say something, found {row[key]!r}"
 
 
-ledger = load(Path(__file__).with_name("tolerances.toml"))
+ledger = load(Path(__file__).with_name("ledger"))
 """The project's ledger."""
 
 _ORIGINALS = {name: str(tolerance) for name, tolerance in ledger.items()}

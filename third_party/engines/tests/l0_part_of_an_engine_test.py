@@ -27,5 +27,5 @@ def test_other_folders_are_not():
 
 
 def test_the_version_is_at_hand():
-    """For expectations.toml."""
+    """So that expectations can go by it."""
     assert installed_version("made_up") == "1.2"

@@ -44,6 +44,17 @@ def engine_libraries(capability):
         no_match_error = "no adapter for this engine: --//tools/rules:engine must be one of " + ", ".join(ENGINES),
     )
 
+def engine_expectations():
+    """For by_domain: what the engine under test is known to do wrong, a file a domain.
+
+    Returns:
+      A select over --//tools/rules:engine.
+    """
+    return select({
+        "//tools/rules:engine_" + name: ["//hyper_parallel_tests/engines/{}:expectations".format(name)]
+        for name in ENGINES
+    })
+
 def compatible_with(engines = None):
     """For target_compatible_with: SKIPPED, never silently green, where the engine under test cannot be had.
 

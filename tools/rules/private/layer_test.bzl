@@ -1,6 +1,6 @@
 """The macros that BUILD files use: a few attributes, the rest derived from the target's name and package."""
 
-load(":engines.bzl", "compatible_with")
+load(":engines.bzl", "compatible_with", "engine_expectations")
 load(
     ":naming.bzl",
     "LAYERS",
@@ -156,14 +156,17 @@ def layer_suites():
 
 def _test(name, kind, cards, deps, data, engines, mechanisms, size, timeout, tags, **kwargs):
     default_size, default_timeout = _SIZES[kind]
+    domain = domain_of(native.package_name())
     torchrun_test(
         name = name,
+        by_domain = _by_domain(),
         cards = cards,
         data = data + native.glob(["contracts.toml"], allow_empty = True),
+        domain = domain,
         deps = ["//:hyper_parallel_tests_package", "//hyper_parallel_tests/harness"] + deps,
         exec_properties = {"cards": str(cards)},
         size = size or default_size,
-        tags = derived_tags(kind, cards, domain_of(native.package_name()), mechanisms) + tags,
+        tags = derived_tags(kind, cards, domain, mechanisms) + tags,
         target_compatible_with = compatible_with(engines),
         timeout = timeout or (default_timeout if not size else None),
         **kwargs
@@ -173,6 +176,12 @@ def _engine_deps(capabilities):
     own = [domain_of(native.package_name())] if is_domain(native.package_name()) else []
     labels = ["//hyper_parallel_tests/engines:" + capability for capability in own + capabilities]
     return labels + (["//hyper_parallel_tests/engines:load"] if labels else [])
+
+def _by_domain():
+    """The tolerances and the known defects of one domain."""
+    if not is_domain(native.package_name()):
+        return []
+    return ["//hyper_parallel_tests/harness/judging:ledger"] + engine_expectations()
 
 def _model_deps(models):
     return ["//hyper_parallel_tests/models:" + model for model in models]

@@ -76,7 +76,8 @@ def _arguments(ctx, device, engine):
     return arguments + [src.short_path for src in ctx.files.srcs]
 
 def _runfiles(ctx, environment):
-    files = ctx.files.srcs + ctx.files.data + [environment.fingerprint]
+    of_domain = [file for file in ctx.files.by_domain if file.basename == ctx.attr.domain + ".toml"]
+    files = ctx.files.srcs + ctx.files.data + of_domain + [environment.fingerprint]
     if environment.site:
         files.append(environment.site)
     sources = depset(transitive = [dep[PyInfo].transitive_sources for dep in ctx.attr.deps])
@@ -92,6 +93,10 @@ torchrun_test = rule(
 
 Use layer_test or fault_test, which derive what can be derived.""",
     attrs = {
+        "by_domain": attr.label_list(
+            doc = "Files called <domain>.toml, of which the test sees its own: those of other domains do not re-run it.",
+            allow_files = [".toml"],
+        ),
         "cards": attr.int(
             doc = "Ranks to start, one per card.",
             mandatory = True,
@@ -103,6 +108,9 @@ Use layer_test or fault_test, which derive what can be derived.""",
         "deps": attr.label_list(
             doc = "Python libraries that the cases import.",
             providers = [PyInfo],
+        ),
+        "domain": attr.string(
+            doc = "The capability that the cases are about.",
         ),
         "faults": attr.string_list(
             doc = "Fault catalogues to prove: each of their faults must make a case fail. Empty: the cases must pass.",

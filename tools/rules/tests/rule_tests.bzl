@@ -62,6 +62,13 @@ def _engine_test_impl(ctx):
     asserts.equals(env, "'made_up_engine'", stubs[0].substitutions["%{directories}"].split(" ")[0])
     return analysistest.end(env)
 
+def _domain_files_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    files = analysistest.target_under_test(env)[DefaultInfo].default_runfiles.files.to_list()
+    names = [file.basename for file in files if file.extension == "toml"]
+    asserts.equals(env, ["rng.toml"], names, "its own domain's expectations and no other's")
+    return analysistest.end(env)
+
 def _no_environment_test_impl(ctx):
     env = analysistest.begin(ctx)
     asserts.expect_failure(env, "No Python environment, for this reason.")
@@ -79,6 +86,7 @@ _fault_arguments_test = analysistest.make(
     _fault_arguments_test_impl,
     config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
 )
+_domain_files_test = analysistest.make(_domain_files_test_impl)
 _engine_test = analysistest.make(
     _engine_test_impl,
     config_settings = {str(Label("//tools/rules:engine")): "hyper_parallel"},
@@ -148,6 +156,7 @@ def _declared():
 def rule_tests():
     """Declares the tests of this file; the targets under test must stand above the call."""
     for name, rule, target in [
+        ("domain_files_test", _domain_files_test, ":engine_sample"),
         ("engine_test", _engine_test, ":engine_sample"),
         ("fault_arguments_test", _fault_arguments_test, ":faults_2card_sample"),
         ("fault_setting_test", _fault_setting_test, ":l2_4card_sample"),

@@ -30,7 +30,9 @@ def samples():
     torchrun_test(
         name = "engine_sample",
         srcs = ["l2_sample_test.py"],
+        by_domain = ["//hyper_parallel_tests/engines/torch_native:expectations"],
         cards = 1,
+        domain = "rng",
         tags = ["manual"],
         deps = ["@made_up_engine//:core"],
     )
