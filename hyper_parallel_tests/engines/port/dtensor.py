@@ -117,13 +117,21 @@ class Dtensor(Protocol):
             RuntimeError: a target is ``Partial`` where the source is not, which engines may refuse; it says so.
         """
 
-    def backward(self, tensor: DTensorMembers, gradient: Tensor) -> None:
-        """Runs backward from a distributed tensor, collective over its mesh.
+    def apply_operator(self, operator: Callable[..., Any], *inputs: DTensorMembers) -> Any:
+        """What ``operator``, a composition of PyTorch's operators, gives for distributed tensors; collective.
+
+        Raises:
+            EngineUnsupported: the engine has rules for some operators only, and not for one of these.
+        """
+
+    def backward(self, tensor: DTensorMembers | Sequence[DTensorMembers], gradient: Tensor | Sequence[Tensor]) -> None:
+        """Runs backward from a distributed tensor, or from several at once, collective over their mesh.
 
         Gradients are those of the full tensor: what an engine wants of replicas, as a share for each, is done here.
 
         Args:
-            gradient: of the full tensor, in full, the same on every rank.
+            tensor: one, or a list of several.
+            gradient: of each full tensor, in full, the same on every rank.
         """
 
     def full_gradient(self, tensor: DTensorMembers) -> Tensor | None:

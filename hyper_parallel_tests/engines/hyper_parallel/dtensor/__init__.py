@@ -1,6 +1,6 @@
 """Distributed tensors: HyperParallel's."""
 
-from hyper_parallel_tests.engines.hyper_parallel.dtensor.operators import register_sharding
+from hyper_parallel_tests.engines.hyper_parallel.dtensor.operators import apply_operator, register_sharding
 from hyper_parallel_tests.engines.hyper_parallel.dtensor.tensors import (
     DTensor,
     SkipDTensorDispatch,
@@ -22,6 +22,7 @@ from hyper_parallel_tests.engines.hyper_parallel.dtensor.tensors import (
 __all__ = [
     "DTensor",
     "SkipDTensorDispatch",
+    "apply_operator",
     "backward",
     "compute_local_shape_and_global_offset",
     "distribute_module",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hyper_parallel_tests.engines.hyper_parallel.library import offered, refuse
@@ -61,13 +62,23 @@ def redistribute(tensor: Any, device_mesh: Any, placements: Sequence[Any]) -> An
     return tensor.redistribute(device_mesh, placements)
 
 
-def backward(tensor: Any, gradient: Tensor) -> None:
-    """See the port. The library sums over replicas, so each gets a share; a term of a Partial tensor gets all."""
+def backward(tensor: Any, gradient: Tensor | Sequence[Tensor]) -> None:
+    """See the port."""
+    tensors, gradients = ([tensor], [gradient]) if isinstance(gradient, Tensor) else (tensor, gradient)
+    parts = [_part_for_backward(*pair) for pair in zip(tensors, gradients, strict=True)]
+    torch.autograd.backward([one.to_local() for one in tensors], parts)
+
+
+def _part_for_backward(tensor: Any, gradient: Tensor) -> Tensor:
+    """The library sums over replicas, so each gets a share, as each term of an average; a term of a sum gets all."""
     sizes = zip(tensor.device_mesh.mesh_shape, tensor.placements, strict=True)
-    replicas = math.prod(size for size, placement in sizes if placement.is_replicate())
+    shares = math.prod(size for size, placement in sizes if _has_share(placement))
     whole = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
-    part = _distribute_tensor(gradient, tensor.device_mesh, whole).to_local()
-    tensor.to_local().backward(part / replicas)
+    return _distribute_tensor(gradient, tensor.device_mesh, whole).to_local() / shares
+
+
+def _has_share(placement: Any) -> bool:
+    return placement.is_replicate() or placement.is_partial("avg")
 
 
 def full_gradient(tensor: Any) -> Tensor | None:
@@ -83,7 +94,7 @@ def full_gradient(tensor: Any) -> Tensor | None:
 
 
 def _of_gradient(placement: Any) -> Any:
-    if placement.is_replicate() or placement.is_partial("avg"):
+    if _has_share(placement):
         return Partial("sum")
     return Replicate() if placement.is_partial() else placement
 

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_module
 from hyper_parallel_tests.engines.torch_native.dtensor.cross_mesh import redistribute
 from hyper_parallel_tests.engines.torch_native.dtensor.dispatch import SkipDTensorDispatch, register_sharding
 from hyper_parallel_tests.engines.torch_native.dtensor.factories import (
+    apply_operator,
     backward,
     compute_local_shape_and_global_offset,
     distribute_tensor,
@@ -25,6 +26,7 @@ from hyper_parallel_tests.engines.torch_native.dtensor.factories import (
 __all__ = [
     "DTensor",
     "SkipDTensorDispatch",
+    "apply_operator",
     "backward",
     "compute_local_shape_and_global_offset",
     "distribute_module",

@@ -1,4 +1,4 @@
-"""Distributed tensors from full ones, from parts, and from nothing; and backward from one."""
+"""Distributed tensors from full ones, from parts, and from nothing; operators on them, and backward from one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,21 @@ def from_local(
     return DTensor.from_local(local_tensor, device_mesh, placements, shape=torch.Size(shape), stride=stride)
 
 
-def backward(tensor: DTensor, gradient: Tensor) -> None:
-    """See the port. The gradient of each term of a Partial tensor is the whole."""
+def apply_operator(operator: Callable[..., Any], *inputs: DTensor) -> Any:
+    """See the port."""
+    return operator(*inputs)
+
+
+def backward(tensor: DTensor | Sequence[DTensor], gradient: Tensor | Sequence[Tensor]) -> None:
+    """See the port."""
+    tensors, gradients = ([tensor], [gradient]) if isinstance(tensor, DTensor) else (tensor, gradient)
+    torch.autograd.backward(tensors, [_placed_as(*pair) for pair in zip(tensors, gradients, strict=True)])
+
+
+def _placed_as(tensor: DTensor, gradient: Tensor) -> DTensor:
+    """A gradient as its tensor's backward wants it: that of each term of a Partial tensor is the whole."""
     placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
-    tensor.backward(distribute_tensor(gradient, tensor.device_mesh, placements))
+    return distribute_tensor(gradient, tensor.device_mesh, placements)
 
 
 def full_gradient(tensor: DTensor) -> Tensor | None:

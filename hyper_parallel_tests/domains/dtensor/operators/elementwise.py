@@ -1,0 +1,105 @@
+"""Rows of the operator matrix: operators that work element by element."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from hyper_parallel_tests.domains.dtensor.operators.table import Operator, integer, mask, normal, positive, probability
+
+UNARY = (
+    Operator("abs", torch.abs, (normal("ab"),)),
+    Operator("neg", torch.neg, (normal("ab"),)),
+    Operator("exp", torch.exp, (normal("ab"),)),
+    Operator("log", torch.log, (positive("ab"),)),
+    Operator("log1p", torch.log1p, (positive("ab"),)),
+    Operator("sqrt", torch.sqrt, (positive("ab"),)),
+    Operator("rsqrt", torch.rsqrt, (positive("ab"),)),
+    Operator("reciprocal", torch.reciprocal, (positive("ab"),)),
+    Operator("square", torch.square, (normal("ab"),)),
+    Operator("pow", lambda x: x**3, (normal("ab"),)),
+    Operator("scalar_pow", lambda x: 2.0**x, (normal("ab"),)),
+    Operator("sin", torch.sin, (normal("ab"),)),
+    Operator("cos", torch.cos, (normal("ab"),)),
+    Operator("tanh", torch.tanh, (normal("ab"),)),
+    Operator("erf", torch.erf, (normal("ab"),)),
+    Operator("sigmoid", torch.sigmoid, (normal("ab"),)),
+    Operator("logit", torch.logit, (probability("ab"),)),
+    Operator("relu", torch.relu, (normal("ab"),)),
+    Operator("leaky_relu", lambda x: F.leaky_relu(x, 0.1), (normal("ab"),)),
+    Operator("elu", F.elu, (normal("ab"),)),
+    Operator("gelu", F.gelu, (normal("ab"),), on_four=True),
+    Operator("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), (normal("ab"),)),
+    Operator("silu", F.silu, (normal("ab"),)),
+    Operator("softplus", F.softplus, (normal("ab"),)),
+    Operator("logsigmoid", F.logsigmoid, (normal("ab"),)),
+    Operator("hardtanh", F.hardtanh, (normal("ab"),)),
+    Operator("mish", F.mish, (normal("ab"),)),
+    Operator("clamp", lambda x: x.clamp(-0.5, 0.5), (normal("ab"),)),
+    Operator("floor", torch.floor, (normal("ab"),)),
+    Operator("round", torch.round, (normal("ab"),)),
+    Operator("sign", torch.sign, (normal("ab"),)),
+    Operator("nan_to_num", torch.nan_to_num, (normal("ab"),)),
+    Operator("dropout_of_nothing", lambda x: F.dropout(x, 0.0), (normal("ab"),)),
+    Operator("bitwise_not", torch.bitwise_not, (integer("ab"),)),
+    Operator("logical_not", torch.logical_not, (mask("ab"),)),
+    Operator("isfinite", torch.isfinite, (normal("ab"),)),
+    Operator("clone", torch.clone, (normal("ab"),)),
+    Operator("contiguous", lambda x: x.contiguous(), (normal("ab"),)),
+    Operator("cast_float", lambda x: x.to(torch.float32), (integer("ab"),)),
+    Operator("cast_double", lambda x: x.to(torch.float64) / 3, (integer("ab"),)),
+    Operator("cast_bool", lambda x: x.to(torch.bool), (normal("ab"),)),
+    Operator(
+        "cast_and_back",
+        lambda x: x.to(torch.float32).to(torch.float64),
+        (normal("ab"),),
+        tolerance="dtensor_operators_fp32",
+    ),
+    Operator("zeros_like_plus", lambda x: torch.zeros_like(x) + x, (normal("ab"),)),
+    Operator("full_like", lambda x: torch.full_like(x, 1.5), (normal("ab"),)),
+)
+
+BINARY = (
+    Operator("add", torch.add, (normal("ab"), normal("ab")), cross=True),
+    Operator("sub", torch.sub, (normal("ab"), normal("ab"))),
+    Operator("mul", torch.mul, (normal("ab"), normal("ab")), cross=True, on_four=True),
+    Operator("div", torch.div, (normal("ab"), positive("ab"))),
+    Operator("add_alpha", lambda x, y: torch.add(x, y, alpha=2.5), (normal("ab"), normal("ab"))),
+    Operator("pow_tensor", torch.pow, (positive("ab"), normal("ab"))),
+    Operator("maximum", torch.maximum, (normal("ab"), normal("ab"))),
+    Operator("minimum", torch.minimum, (normal("ab"), normal("ab"))),
+    Operator("atan2", torch.atan2, (normal("ab"), normal("ab"))),
+    Operator("hypot", torch.hypot, (normal("ab"), normal("ab"))),
+    Operator("fmod", torch.fmod, (normal("ab"), positive("ab"))),
+    Operator("remainder", torch.remainder, (normal("ab"), positive("ab"))),
+    Operator("floor_divide", torch.floor_divide, (normal("ab", constant=True), positive("ab", constant=True))),
+    Operator("logaddexp", torch.logaddexp, (normal("ab"), normal("ab"))),
+    Operator("xlogy", torch.xlogy, (normal("ab"), positive("ab"))),
+    Operator("lerp", torch.lerp, (normal("ab"), normal("ab"), probability("ab"))),
+    Operator("lerp_scalar", lambda x, y: torch.lerp(x, y, 0.3), (normal("ab"), normal("ab"))),
+    Operator("addcmul", lambda x, y, z: torch.addcmul(x, y, z, value=0.7), (normal("ab"), normal("ab"), normal("ab"))),
+    Operator(
+        "addcdiv", lambda x, y, z: torch.addcdiv(x, y, z, value=0.7), (normal("ab"), normal("ab"), positive("ab"))
+    ),
+    Operator("eq", torch.eq, (integer("ab"), integer("ab"))),
+    Operator("lt", torch.lt, (normal("ab"), normal("ab"))),
+    Operator("ge_scalar", lambda x: x >= 0.1, (normal("ab"),)),
+    Operator("logical_and", torch.logical_and, (mask("ab"), mask("ab"))),
+    Operator("bitwise_xor", torch.bitwise_xor, (integer("ab"), integer("ab"))),
+    Operator("promote", torch.mul, (integer("ab"), normal("ab"))),
+    Operator("where", torch.where, (mask("ab"), normal("ab"), normal("ab")), on_four=True),
+    Operator("where_scalar", lambda m, x: torch.where(m, x, -2.0), (mask("ab"), normal("ab"))),
+    Operator("masked_fill", lambda x, m: x.masked_fill(m, -3.0), (normal("ab"), mask("ab"))),
+)
+
+BROADCAST = (
+    Operator("add_vector", torch.add, (normal("ab"), normal("b")), cross=True, on_four=True),
+    Operator("mul_vector", torch.mul, (normal("b"), normal("ab"))),
+    Operator("div_scalar_tensor", torch.div, (normal("ab"), positive(""))),
+    Operator("add_column", lambda x, y: x + y.unsqueeze(1), (normal("ab"), normal("a"))),
+    Operator("mul_outer", lambda x, y: x.unsqueeze(1) * y, (normal("a"), normal("b")), cross=True),
+    Operator("sub_three", torch.sub, (normal("abc"), normal("bc"))),
+    Operator("masked_fill_rows", lambda x, m: x.masked_fill(m.unsqueeze(1), -3.0), (normal("ab"), mask("a"))),
+    Operator("masked_fill_columns", lambda x, m: x.masked_fill(m, -3.0), (normal("ab"), mask("b"))),
+    Operator("where_vector", torch.where, (mask("b"), normal("ab"), normal(""))),
+)
