@@ -1,0 +1,197 @@
+"""Stages of different numbers of cards, such as an encoder and a decoder on disjoint meshes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hyper_parallel_tests.domains.pipeline_parallel.networks import batches, cut, sgd, whole_network
+from hyper_parallel_tests.harness import (
+    World,
+    assert_close,
+    assert_equal,
+    assert_parity,
+    contract,
+    train,
+    train_baseline,
+)
+from hyper_parallel_tests.harness.judging.parity import Track
+from hyper_parallel_tests.models.decoder import DecoderShape
+from hyper_parallel_tests.models.mlp import Mlp, mlp_loss
+from hyper_parallel_tests.models.multimodal import (
+    Multimodal,
+    MultimodalShape,
+    multimodal,
+    multimodal_batch,
+    multimodal_loss,
+)
+from hyper_parallel_tests.models.vit import VitShape
+
+# Cards of each stage, by the number of cards that there are.
+CARDS = {2: [(1, 1), (2,)], 4: [(1, 3), (3, 1), (1, 2, 1)]}
+
+SHAPE = MultimodalShape(
+    vision=VitShape(image=8, patch=4, hidden=8, layers=1, heads=2, mlp=16),
+    language=DecoderShape(vocab=11, hidden=8, layers=1, heads=2, kv_heads=1, ffn=8, seq=4, tied=False),
+)
+
+
+class Rows(nn.Module):
+    """Some layers of an Mlp, and at the end its squared errors as shares of the mean over the batch."""
+
+    def __init__(self, whole: Mlp, layers: range, rows: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(index): whole.layers[index] for index in layers})
+        self._rows, self._is_last = rows, layers.stop == len(whole.layers)
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        for index, layer in self.layers.items():
+            inputs = layer(inputs if index == "0" else torch.tanh(inputs))
+        if not self._is_last:
+            return inputs
+        return F.mse_loss(inputs, targets, reduction="sum") / (self._rows * targets.shape[1])
+
+
+class Seeing(nn.Module):
+    """The encoder of images, and the projection into the decoder's space."""
+
+    def __init__(self, whole: Multimodal) -> None:
+        super().__init__()
+        self.vision, self.projection = whole.vision, whole.projection
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.projection(self.vision(images))
+
+
+class Speaking(nn.Module):
+    """The decoder of the text after an image, and shares of the mean over all tokens."""
+
+    def __init__(self, whole: Multimodal, rows: int) -> None:
+        super().__init__()
+        self.language, self._rows = whole.language, rows
+
+    def forward(self, prefix: Tensor, tokens: Tensor, targets: Tensor) -> Tensor:
+        logits = self.language(tokens, prefix=prefix)
+        errors = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return errors / (self._rows * targets.shape[1])
+
+
+class Side:
+    """One rank's side of stages over disjoint sets of cards."""
+
+    def __init__(
+        self, engine: Any, world: World, cards: Sequence[int], stages: Sequence[nn.Module], micro: int
+    ) -> None:
+        self.ranks = [list(span) for span in cut(cards)]
+        self.stage = next(index for index, ranks in enumerate(self.ranks) if world.rank in ranks)
+        self.module = stages[self.stage]
+        self.schedule = engine.ScheduleAcrossMeshes(self.module, self.ranks, micro)
+        self.is_first, self.is_last = self.stage == 0, self.stage == len(self.ranks) - 1
+        self._world = world
+
+    def train(self, given: Sequence[Any], run: Callable[[Any], list[Tensor]]) -> Track:
+        """Loss and norm are those of all stages, each of which counts once."""
+
+        def loss(_: nn.Module, batch: Any) -> Tensor:
+            own = torch.zeros((), device=self._world.device)
+            for one in run(batch):
+                own = own + one.detach()
+            return self._of_all_stages(own)
+
+        def norm(module: nn.Module) -> float:
+            squares = sum(float(one.grad.double().square().sum()) for one in module.parameters())
+            return math.sqrt(float(self._of_all_stages(torch.tensor(squares, dtype=torch.float64))))
+
+        return train(self.module, given, loss, optimizer=sgd, backward=None, before_update=norm)
+
+    def _of_all_stages(self, own: Tensor) -> Tensor:
+        first = self._world.rank == self.ranks[self.stage][0]
+        total = own if first else torch.zeros_like(own)
+        torch.distributed.all_reduce(total)
+        return total
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self.module.named_parameters()}
+
+
+def layers_over(engine: Any, world: World, cards: Sequence[int], rows: int, micro: int) -> Side:
+    """Of an Mlp, one layer a stage and two in the last."""
+    spans = cut([1] * (len(cards) - 1) + [2])
+    stages = [Rows(whole_network(world, len(cards) + 1), span, rows) for span in spans]
+    return Side(engine, world, cards, stages, micro)
+
+
+def run(side: Side, batch: Any) -> list[Tensor]:
+    named = {"targets": batch.targets} if side.is_last else {}
+    return side.schedule.run(*([batch.inputs] if side.is_first else []), **named)
+
+
+@contract("PP-2-04")
+@pytest.mark.parametrize("rows", [24, 10], ids=["rows_that_divide", "rows_that_do_not"])
+def test_training(engine, world, ledger, rows):
+    """Whatever cards each stage has, loss, gradients and parameters of two steps are those of a single card."""
+    for cards in CARDS[world.size]:
+        side, given = layers_over(engine, world, cards, rows, micro=2), batches(world, rows=rows)
+        baseline = train_baseline(whole_network(world, len(cards) + 1), given, mlp_loss, optimizer=sgd)
+        candidate = side.train(given, lambda batch, side=side: run(side, batch))
+        assert_parity(candidate, baseline.only(side.names()), ledger["pp_fp32"])
+
+
+@contract("PP-2-04")
+def test_fewer_rows_than_cards(engine, world, ledger):
+    """Micro-batches of one row leave cards without any, which changes nothing."""
+    for cards in CARDS[world.size]:
+        side, given = layers_over(engine, world, cards, rows=2, micro=2), batches(world, rows=2)
+        baseline = train_baseline(whole_network(world, len(cards) + 1), given, mlp_loss, optimizer=sgd)
+        candidate = side.train(given, lambda batch, side=side: run(side, batch))
+        assert_parity(candidate, baseline.only(side.names()), ledger["pp_fp32"])
+
+
+@contract("PP-2-04")
+def test_encoder_and_decoder(engine, world, ledger):
+    """An encoder of images on some cards and a decoder of text on the others train as they do together on one."""
+    given = [multimodal_batch(seed, rows=6, shape=SHAPE).to(world.device) for seed in range(2)]
+    for cards in [cards for cards in CARDS[world.size] if len(cards) == 2]:
+        whole = multimodal(SHAPE).to(world.device)
+        side = Side(engine, world, cards, [Seeing(whole), Speaking(whole, rows=6)], 3)
+
+        def step(batch: Any, side: Side = side) -> list[Tensor]:
+            named = {"tokens": batch.tokens, "targets": batch.targets} if side.is_last else {}
+            return side.schedule.run(*([batch.images] if side.is_first else []), **named)
+
+        baseline = train_baseline(multimodal(SHAPE).to(world.device), given, multimodal_loss, optimizer=sgd)
+        assert_parity(side.train(given, step), baseline.only(side.names()), ledger["pp_fp32"])
+
+
+@contract("PP-2-04")
+def test_losses_and_copies(engine, world, ledger):
+    """Each card of the last stage has the losses of all rows, and cards of one stage have the same bits."""
+    for cards in CARDS[world.size]:
+        side, batch = layers_over(engine, world, cards, rows=12, micro=3), batches(world, rows=12)[0]
+        losses = run(side, batch)
+        parts = [batch.part(micro, 3) for micro in range(3)]
+        whole = whole_network(world, len(cards) + 1)
+        expected = [mlp_loss(whole, part).detach() / 3 for part in parts] if side.is_last else []
+        assert len(losses) == len(expected)
+        if expected:
+            assert_close(losses, expected, ledger["pp_fp32"], what="losses")
+        everybody: list[Any] = [None] * world.size
+        torch.distributed.all_gather_object(everybody, [one.grad for one in side.module.parameters()])
+        for rank in side.ranks[side.stage]:
+            assert_equal(everybody[rank], everybody[world.rank], what=f"gradients of rank {rank}")
+
+
+@contract("PP-2-04")
+def test_ranks_of_the_stages(engine, world):
+    """A rank in two stages, and a rank in none, are refused."""
+    module = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="rank"):
+        engine.ScheduleAcrossMeshes(module, [list(range(world.size)), [0]], 1)
+    with pytest.raises(ValueError, match="rank"):
+        engine.ScheduleAcrossMeshes(module, [[world.size]], 1)
