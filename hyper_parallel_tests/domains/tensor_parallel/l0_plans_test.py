@@ -83,9 +83,10 @@ def test_two_paths_to_one_module_are_refused(engine, mesh):
 @pytest.mark.parametrize("path", ["layer.0", "layers.7", "layers.0.missing", "layers.x*"])
 def test_path_without_a_match_is_named(engine, mesh, path):
     """A warning names the path or what is left of it, and the rest of the plan is carried out."""
-    model = mlp(8, 2, bias=False)
+    model, divide = mlp(8, 2, bias=False), engine.parallelize_module
+    plan = {path: engine.ColwiseParallel(), "layers.1": engine.RowwiseParallel()}
     with pytest.warns(UserWarning, match=path.split(".")[-1].replace("*", "[*]")):
-        engine.parallelize_module(model, mesh, {path: engine.ColwiseParallel(), "layers.1": engine.RowwiseParallel()})
+        divide(model, mesh, plan)
     assert divided(model) == ["layers.1.weight"]
 
 

@@ -187,9 +187,9 @@ def gathered_bytes(engine: Any, world: World) -> int:
 @pytest.mark.parametrize("leave", ["end", "exception"])
 def test_outside_of_the_context(engine, world, leave):
     """After the context, however it ended, divided logits are gathered again as before it."""
-    before = gathered_bytes(engine, world)
+    context, before = engine.loss_parallel, gathered_bytes(engine, world)
     try:
-        with engine.loss_parallel():
+        with context():
             if leave == "exception":
                 raise Interruption
     except Interruption:
