@@ -15,13 +15,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hyper_parallel_tests.engines.torch_native.pipeline_parallel.agreement import (
+    Failure,
+    Plan,
+    raise_failures,
+    run_the_same,
+)
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.shared import exchange
 
 __all__ = ["ScheduleAcrossMeshes"]
 
 
 class ScheduleAcrossMeshes:
-    """See the port."""
+    """See the port.
+
+    A card whose stage raises goes on without computing, and tells those who wait for its rows that there are none,
+    until all ranks have come to the end of the run.
+    """
 
     def __init__(self, submodule: nn.Module, stage_ranks: Sequence[Sequence[int]], micro_batch_num: int) -> None:
         self._submodule, self._micro_batch_num = submodule, micro_batch_num
@@ -32,26 +42,22 @@ class ScheduleAcrossMeshes:
             raise ValueError(f"each rank is in one stage, but rank {me} is to run with {self._stages}")
         self._stage = next(index for index, ranks in enumerate(self._stages) if me in ranks)
         self._place = self._stages[self._stage].index(me)
+        self._failure: Failure | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> list[Tensor]:
         """See the port."""
-        rows = self._rows_of_all(args, kwargs)
-        inputs = [self._own_parts(args, micro) for micro in range(self._micro_batch_num)]
-        named = [self._own_parts(tuple(kwargs.values()), micro) for micro in range(self._micro_batch_num)]
         training = torch.is_grad_enabled()
+        self._failure = None
+        rows = self._rows_of_all(args, kwargs, training)
         earlier = [one.grad for one in self._submodule.parameters()]
-        for one in self._submodule.parameters():
-            one.grad = None
-        passes = []
-        for micro in range(self._micro_batch_num):
-            given = inputs[micro] if self._stage == 0 else (self._received(rows, self._stage - 1, training),)
-            output = self._submodule(*given, **dict(zip(kwargs, named[micro], strict=True)))
-            if not self._is_last:
-                self._send(output.detach(), rows, self._stage + 1)
-            passes.append((given, output))
         if training:
-            for given, output in passes:
-                self._backward(given, output, rows)
+            self._submodule.zero_grad()
+        passes = [self._forward(args, kwargs, micro, rows, training) for micro in range(self._micro_batch_num)]
+        if training:
+            for micro, (given, output) in enumerate(passes):
+                self._backward(given, output, micro, rows)
+        raise_failures([self._failure] if self._failure else [], None)
+        if training:
             self._sum_gradients(earlier)
         return self._sums([output.detach() for _, output in passes]) if self._is_last else []
 
@@ -59,13 +65,44 @@ class ScheduleAcrossMeshes:
     def _is_last(self) -> bool:
         return self._stage == len(self._stages) - 1
 
-    def _backward(self, given: tuple[Any, ...], output: Tensor, rows: int) -> None:
-        output.backward(None if self._is_last else self._received(rows, self._stage + 1))
-        if self._stage:
-            self._send(given[0].grad, rows, self._stage - 1)
+    def _forward(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], micro: int, rows: int, training: bool
+    ) -> tuple[tuple[Any, ...], Tensor | None]:
+        """Inputs and output of this card's rows, None for what a failure has left out."""
+        given = self._own_parts(args, micro) if self._stage == 0 else (self._received(rows, self._stage - 1, training),)
+        output = None
+        if self._failure is None and (self._stage == 0 or given[0] is not None):
+            try:
+                named = self._own_parts(tuple(kwargs.values()), micro)
+                output = self._submodule(*given, **dict(zip(kwargs, named, strict=True)))
+                self._check_rows(output, rows)
+            except Exception as error:
+                output = None
+                self._failure = Failure(self._stage, f"the forward of micro-batch {micro}", error)
+        if not self._is_last:
+            self._send(None if output is None else output.detach(), rows, self._stage + 1)
+        return given, output
 
-    def _rows_of_all(self, args: Any, kwargs: Any) -> int:
-        """Rows of a micro-batch, which all ranks must agree on; collective."""
+    def _check_rows(self, output: Tensor, rows: int) -> None:
+        first, last = _spans(rows, len(self._stages[self._stage]))[self._place]
+        if not self._is_last and len(output) != last - first:
+            raise ValueError(f"a stage has as many rows of outputs as of inputs, {last - first}, not {len(output)}")
+
+    def _backward(self, given: tuple[Any, ...], output: Tensor | None, micro: int, rows: int) -> None:
+        gradient = None if self._is_last else self._received(rows, self._stage + 1)
+        if self._failure is None and output is not None and (self._is_last or gradient is not None):
+            try:
+                output.backward(gradient)
+            except Exception as error:
+                self._failure = Failure(self._stage, f"the backward of micro-batch {micro}", error)
+        if self._stage:
+            self._send(None if given[0] is None else given[0].grad, rows, self._stage - 1)
+
+    def _rows_of_all(self, args: Any, kwargs: Any, training: bool) -> int:
+        """Rows of a micro-batch, which all ranks must agree on, as on what they run; collective."""
+        way = "training" if training else "evaluation"
+        common = f"{self._micro_batch_num} micro-batches over the ranks {self._stages}, {way}"
+        run_the_same(Plan(common, (self._stage,)), None)
         own = {len(one) for one in (*args, *kwargs.values()) if isinstance(one, Tensor)}
         heard: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(heard, own)
@@ -88,24 +125,32 @@ class ScheduleAcrossMeshes:
 
         return tuple(part(one) for one in values)
 
-    def _send(self, part: Tensor, rows: int, stage: int) -> None:
-        """This card's rows to the cards of another stage, whose first message tells what they are."""
+    def _send(self, part: Tensor | None, rows: int, stage: int) -> None:
+        """This card's rows to the cards of another stage, whose first message tells what they are, or None."""
         start, _ = _spans(rows, len(self._stages[self._stage]))[self._place]
         for rank, first, last in self._meetings(rows, stage):
+            if part is None:
+                dist.send_object_list([None], rank)
+                continue
             piece = part[first - start : last - start].contiguous()
             dist.send_object_list([(piece.shape, piece.dtype)], rank)
             dist.send(piece, rank)
 
-    def _received(self, rows: int, stage: int, requires_grad: bool = False) -> Tensor:
-        """This card's rows from the cards of another stage, as a leaf."""
-        pieces = []
+    def _received(self, rows: int, stage: int, requires_grad: bool = False) -> Tensor | None:
+        """This card's rows from the cards of another stage, as a leaf; None if one of them has none to give."""
+        pieces, complete = [], True
         for rank, _, _ in self._meetings(rows, stage):
             told: list[Any] = [None]
             dist.recv_object_list(told, rank)
+            if told[0] is None:
+                complete = False
+                continue
             shape, dtype = told[0]
             piece = torch.empty(shape, dtype=dtype, device=_device_of(self._submodule))
             dist.recv(piece, rank)
             pieces.append(piece)
+        if not complete:
+            return None
         return torch.cat(pieces).requires_grad_(requires_grad and pieces[0].is_floating_point())
 
     def _meetings(self, rows: int, stage: int) -> list[tuple[int, int, int]]:
@@ -123,7 +168,7 @@ class ScheduleAcrossMeshes:
         return found
 
     def _sum_gradients(self, earlier: list[Tensor | None]) -> None:
-        """Over the cards of the stage, for those parameters that any of them has used; collective among them."""
+        """Over the cards of the stage, zeros for parameters that none of them has used; collective among them."""
         for one, before in zip(self._submodule.parameters(), earlier, strict=True):
             if not one.requires_grad:
                 continue

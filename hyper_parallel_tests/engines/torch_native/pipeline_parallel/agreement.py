@@ -6,13 +6,13 @@ PyTorch's stages send and receive without looking: if one raises, or has another
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-__all__ = ["Failure", "Plan", "agree_on", "raise_failures"]
+__all__ = ["Failure", "Plan", "agree_on", "raise_failures", "run_the_same"]
 
 
 class Plan(NamedTuple):
@@ -21,6 +21,7 @@ class Plan(NamedTuple):
     Attributes:
         common: what must be the same on all ranks: schedule, number of micro-batches, of stages, with backward or not.
         stages: the stages that this rank has.
+        places: the rank that the schedule has each stage on.
         shapes: of this rank's arguments, for one micro-batch.
         changed: these are not the shapes of the run before.
         may_change: whether this rank's stages take that.
@@ -29,9 +30,10 @@ class Plan(NamedTuple):
 
     common: str
     stages: tuple[int, ...]
-    shapes: str
-    changed: bool
-    may_change: bool
+    places: Mapping[int, int] = {}
+    shapes: str = ""
+    changed: bool = False
+    may_change: bool = True
     problem: str = ""
 
 
@@ -48,12 +50,12 @@ class Failure(NamedTuple):
         return f"stage {self.stage} failed in {self.what}: {text}" + (f" ({cause})" if cause else "")
 
 
-def agree_on(plan: Plan, stage_num: int, group: ProcessGroup | None) -> list[Plan]:
-    """The plans of all ranks, which fit together; collective.
+def run_the_same(plan: Plan, group: ProcessGroup | None) -> list[Plan]:
+    """The plans of all ranks, which have the same in common; collective.
 
     Raises:
         ValueError: one of them has a problem with its arguments.
-        RuntimeError: they do not fit together.
+        RuntimeError: they are about to run something else.
     """
     plans = _gather(plan, group)
     problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(plans) if one.problem]
@@ -62,11 +64,30 @@ def agree_on(plan: Plan, stage_num: int, group: ProcessGroup | None) -> list[Pla
     if len({one.common for one in plans}) > 1:
         found = "; ".join(f"rank {rank} has {one.common}" for rank, one in enumerate(plans))
         raise RuntimeError(f"the ranks of a pipeline must run the same, but {found}")
+    return plans
+
+
+def agree_on(plan: Plan, stage_num: int, group: ProcessGroup | None) -> list[Plan]:
+    """The plans of all ranks, which fit together: each stage is on one rank, where its schedule has it; collective.
+
+    Raises:
+        ValueError, RuntimeError: as of `run_the_same`.
+        RuntimeError: stages are missing, on several ranks, or on others than the schedule has them on.
+    """
+    plans = run_the_same(plan, group)
     held = Counter(stage for one in plans for stage in one.stages)
     wrong = {stage: held[stage] for stage in sorted({*held, *range(stage_num)}) if held[stage] != (stage < stage_num)}
     if wrong:
         found = ", ".join(f"stage {stage} is on {ranks} ranks" for stage, ranks in wrong.items())
         raise RuntimeError(f"each stage from 0 to {stage_num - 1} must be on one rank of the pipeline, but {found}")
+    moved = [
+        f"stage {stage} on rank {one.places.get(stage)}, not on rank {rank}"
+        for rank, one in enumerate(plans)
+        for stage in one.stages
+        if one.places.get(stage) != rank
+    ]
+    if moved:
+        raise RuntimeError(f"give each rank the stages that its schedule has there: {', '.join(moved)}")
     return plans
 
 

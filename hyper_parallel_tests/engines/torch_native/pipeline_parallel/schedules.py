@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
@@ -25,6 +26,10 @@ __all__ = [
     "ScheduleInterleavedZeroBubble",
     "ScheduleZBVZeroBubble",
 ]
+
+
+# Of these names the arguments of PyTorch's own step are, which no stage gets.
+_TAKEN = {"losses", "return_outputs", "target"}
 
 
 class _Together:
@@ -72,6 +77,8 @@ class _Table(_Together, schedules._PipelineScheduleRuntime):
 class _Schedule:
     """See the port. A base of PyTorch's schedules by HyperParallel's names; those below make PyTorch's."""
 
+    _single = False
+
     def __init__(
         self,
         stages: PipelineStage | Sequence[PipelineStage],
@@ -82,6 +89,11 @@ class _Schedule:
         overlap_p2p: bool | None = None,
     ) -> None:
         self._stages = [stages] if isinstance(stages, PipelineStage) else list(stages)
+        if not self._stages or micro_batch_num < 1 or (self._single and len(self._stages) > 1):
+            raise ValueError(
+                f"{type(self).__name__} takes {'one stage' if self._single else 'the stages'} of this rank and one "
+                f"micro-batch or more, not {len(self._stages)} stages and {micro_batch_num} micro-batches"
+            )
         self._micro_batch_num, self._overlap_p2p = micro_batch_num, overlap_p2p
         self._args_dims = None if args_batch_dim is None else [one.batch_dim for one in args_batch_dim]
         self._kwargs_dims = {name: one.batch_dim for name, one in (kwargs_batch_dim or {}).items()}
@@ -136,6 +148,7 @@ class _Schedule:
             f"{self._named()} with {self._micro_batch_num} micro-batches of {self._stage_num} stages, "
             f"{'training' if training else 'evaluation'}",
             tuple(stage.stage_index for stage in self._stages),
+            self._stages[0].stage_index_to_group_rank,
             shapes,
             changed=training in self._shapes and shapes != self._shapes[training],
             may_change=all(stage.dyn_shape for stage in self._stages),
@@ -170,6 +183,9 @@ class _Schedule:
         dims = self._args_dims or [0] * len(args)
         if len(dims) != len(args):
             return "", f"{len(args)} inputs for args_batch_dim of {len(dims)}"
+        taken = sorted(_TAKEN & kwargs.keys())
+        if taken:
+            return "", f"PyTorch's schedules have a meaning of their own for {', '.join(taken)}: take other names"
         named = [(f"input {place}", dim, one) for place, (dim, one) in enumerate(zip(dims, args, strict=True))]
         named += [(name, self._kwargs_dims.get(name, 0), one) for name, one in kwargs.items()]
         words = []
@@ -201,6 +217,8 @@ class _Schedule:
 class ScheduleGPipe(_Schedule):
     """See the port. PyTorch's own waits for each receive; a table of the same order does not."""
 
+    _single = True
+
     def _make(self, **options: Any) -> Any:
         if self._overlap_p2p:
             stage_num = self._stages[0].num_stages
@@ -211,6 +229,8 @@ class ScheduleGPipe(_Schedule):
 
 class Schedule1F1B(_Schedule):
     """See the port. PyTorch's own refuses fewer micro-batches than stages, and its table is not what it runs."""
+
+    _single = True
 
     def _make(self, **options: Any) -> Any:
         stage = self._stages[0]
@@ -251,12 +271,14 @@ class ScheduleFromCsv(_Schedule):
         self,
         stages: PipelineStage | Sequence[PipelineStage],
         micro_batch_num: int,
-        path: Any,
-        *args: Any,
-        **options: Any,
+        path: str | PathLike[str],
+        args_batch_dim: Sequence[Any] | None = None,
+        kwargs_batch_dim: Mapping[str, Any] | None = None,
+        *,
+        overlap_p2p: bool | None = None,
     ) -> None:
         self._path = path
-        super().__init__(stages, micro_batch_num, *args, **options)
+        super().__init__(stages, micro_batch_num, args_batch_dim, kwargs_batch_dim, overlap_p2p=overlap_p2p)
 
     def _named(self) -> str:
         return f"{super()._named()} of {self._table}"

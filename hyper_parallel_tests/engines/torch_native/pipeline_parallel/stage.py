@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup, pipelining
 from torch.distributed.pipelining._utils import validate_and_normalize_to_tuple
+from torch.distributed.tensor import DTensor
 
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.agreement import Failure
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.shared import SharedParameterInfo
@@ -56,7 +57,9 @@ class PipelineStage(pipelining.PipelineStage):
         """PyTorch's."""
         if self.failure is None:
             try:
-                return super().forward_one_chunk(fwd_chunk_id, args, kwargs, save_forward_output)
+                outputs = super().forward_one_chunk(fwd_chunk_id, args, kwargs, save_forward_output)
+                self._check_shapes(fwd_chunk_id)
+                return outputs
             except Exception as error:
                 self._fail(f"the forward of micro-batch {fwd_chunk_id}", error)
         outputs = tuple(torch.zeros(one.shape, dtype=one.dtype, device=self.device) for one in self._stage_meta.outputs)
@@ -101,6 +104,14 @@ class PipelineStage(pipelining.PipelineStage):
             except Exception as error:
                 self._fail("its first backward", error)
         return (None,) * len(all_fwd_inputs)
+
+    def _check_shapes(self, fwd_chunk_id: int) -> None:
+        """What the next stage is not prepared for must not be sent."""
+        # Of distributed tensors PyTorch notes the local shapes, which are what it sends.
+        outputs = [one.to_local() if isinstance(one, DTensor) else one for one in self.fwd_cache[fwd_chunk_id][0]]
+        found, due = ([(tuple(one.shape), one.dtype) for one in some] for some in (outputs, self._stage_meta.outputs))
+        if not self.is_last and found != due:
+            raise ValueError(f"the outputs must be those of the first run in shape and type, {due}, not {found}")
 
     def _fail(self, what: str, error: Exception) -> None:
         self.failure = Failure(self.stage_index, what, error)
