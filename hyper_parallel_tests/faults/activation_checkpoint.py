@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -82,3 +83,33 @@ def wrapper_in_state_dict(patch: Patch) -> None:
     def hook(_: Any, module: Any, state_dict: Any, prefix: str, *args: Any) -> Any:
         patch.reached()
         return state_dict
+
+
+@fault(
+    id="ac-options-written-and-not-read",
+    symptom="Switches of the configuration, such as the reentrant kind or the early stop, have no effect.",
+    capability="activation_checkpoint",
+    layer="l0",
+    must_fail=["AC-0-01"],
+)
+def options_written_and_not_read(patch: Patch) -> None:
+    @patch.around(f"{_CONFIG}.options", parameters=("self", "layer"))
+    def options(original: Any, self: Any, layer: Any) -> dict[str, Any]:
+        patch.reached()
+        return {"policy_fn": original(self, layer)["policy_fn"]}
+
+
+@fault(
+    id="ac-attributes-hidden",
+    symptom="Code that reaches into a layer, to tie weights or to freeze, fails when recomputation is on.",
+    capability="activation_checkpoint",
+    layer="l0",
+    must_fail=["AC-0-01"],
+)
+def attributes_hidden(patch: Patch) -> None:
+    target = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:ActivationWrapper.__getattr__"
+
+    @patch.around(target, parameters=("self", "name"))
+    def own_alone(_: Any, self: Any, name: str) -> Any:
+        patch.reached()
+        return nn.Module.__getattr__(self, name)

@@ -28,13 +28,13 @@ def everything_kept(patch: Patch) -> None:
 
 
 @fault(
-    id="ac-first-run-held-until-the-next-step",
-    symptom="Recomputation is on and the memory of a step is as without it.",
+    id="ac-saved-tensors-kept",
+    symptom="Recomputation costs time and saves nothing: what is recomputed has been kept too.",
     capability="activation_checkpoint",
-    layer="l2",
-    must_fail=["AC-2-02"],
+    layer="l1",
+    must_fail=["AC-1-01", "AC-2-02"],
 )
-def first_run_held_until_the_next_step(patch: Patch) -> None:
+def saved_tensors_kept(patch: Patch) -> None:
     @patch.around(f"{_TORCH}:_CheckpointFrame.__init__", parameters=_FRAME)
     def init(original: Any, self: Any, recompute_fn: Any, early_stop: bool, error: Any, metadata: Any) -> None:
         self.kept = []
@@ -48,13 +48,13 @@ def first_run_held_until_the_next_step(patch: Patch) -> None:
 
 
 @fault(
-    id="ac-all-regions-at-once",
+    id="ac-second-run-is-kept",
     symptom="Memory between forward and backward is small, and at the height of backward as without recomputation.",
     capability="activation_checkpoint",
-    layer="l2",
-    must_fail=["AC-2-02"],
+    layer="l1",
+    must_fail=["AC-1-01", "AC-2-02"],
 )
-def all_regions_at_once(patch: Patch) -> None:
+def second_run_is_kept(patch: Patch) -> None:
     kept: list[Any] = []
     patch.at_the_end(kept.clear)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -60,3 +61,40 @@ def preferred_is_not_kept(patch: Patch) -> None:
             return answer
 
         original(self, answered, *args)
+
+
+@fault(
+    id="ac-forced-shapes-turned",
+    symptom="The configuration says to recompute the router's outputs, and they stay in memory: shapes never match.",
+    capability="activation_checkpoint",
+    layer="l0",
+    must_fail=["AC-0-01"],
+)
+def forced_shapes_turned(patch: Patch) -> None:
+    @patch.around(f"{_CONFIG}._forced_shapes", parameters=("self", "layer"))
+    def shapes(original: Any, self: Any, layer: Any) -> Any:
+        found = original(self, layer)
+        if found:
+            patch.reached()
+        return {shape[::-1] for shape in found}
+
+
+@fault(
+    id="ac-products-without-a-bias-kept",
+    symptom="Projections without a bias stay in memory though the configuration says to recompute them.",
+    capability="activation_checkpoint",
+    layer="l0",
+    must_fail=["AC-0-01"],
+)
+def products_without_a_bias_kept(patch: Patch) -> None:
+    @patch.around(f"{_CONFIG}._policy", parameters=("self", "layer"))
+    def policy(original: Any, self: Any, layer: Any) -> Any:
+        chosen, listed = original(self, layer), "aten.mm.default" in self.op_sac_save_list
+
+        def keeping(context: Any, operator: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+            if listed and operator is torch.ops.aten.mm.default:
+                patch.reached()
+                return CheckpointPolicy.MUST_SAVE
+            return chosen(context, operator, *args, **options)
+
+        return keeping

@@ -46,50 +46,6 @@ def no_region(patch: Patch) -> None:
 
 
 @fault(
-    id="ac-saved-tensors-kept",
-    symptom="Recomputation costs time and saves nothing: what is recomputed has been kept too.",
-    capability="activation_checkpoint",
-    layer="l1",
-    must_fail=["AC-1-01"],
-)
-def saved_tensors_kept(patch: Patch) -> None:
-    @patch.around(f"{_TORCH}:_CheckpointFrame.__init__", parameters=_FRAME)
-    def init(original: Any, self: Any, recompute_fn: Any, early_stop: bool, error: Any, metadata: Any) -> None:
-        self.kept = []
-
-        def keeping(tensor: Any) -> Any:
-            patch.reached()
-            self.kept.append(tensor.detach())
-            return metadata(tensor)
-
-        original(self, recompute_fn, early_stop, error, keeping)
-
-
-@fault(
-    id="ac-second-run-is-kept",
-    symptom="Memory at the height of backward is as without recomputation.",
-    capability="activation_checkpoint",
-    layer="l1",
-    must_fail=["AC-1-01"],
-)
-def second_run_is_kept(patch: Patch) -> None:
-    kept: list[Any] = []
-    patch.at_the_end(kept.clear)
-
-    @patch.around(f"{_TORCH}:_recomputation_hook.__init__", parameters=("self", "target_frame_ref", "gid"))
-    def init(original: Any, self: Any, target_frame_ref: Any, gid: Any) -> None:
-        original(self, target_frame_ref, gid)
-        pack = self.pack_hook
-
-        def keeping(tensor: Any) -> Any:
-            patch.reached()
-            kept.append(tensor.detach())
-            return pack(tensor)
-
-        self.pack_hook = keeping
-
-
-@fault(
     id="ac-reentrant-region-forgets-nothing",
     symptom="Reentrant recomputation saves nothing: its first run records a graph, which is kept.",
     capability="activation_checkpoint",

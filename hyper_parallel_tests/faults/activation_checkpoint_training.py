@@ -10,20 +10,18 @@ _TORCH = "torch.utils.checkpoint"
 
 
 @fault(
-    id="ac-other-masks-in-backward",
-    symptom="With dropout, training with recomputation goes another way than without, from the first step.",
+    id="ac-reentrant-regions-drop-others",
+    symptom="With dropout, training with reentrant recomputation goes another way than without, from the first step.",
     capability="activation_checkpoint",
     layer="l2",
     must_fail=["AC-2-01"],
     ranks="all",
 )
-def other_masks_in_backward(patch: Patch) -> None:
-    target = f"{_TORCH}:_checkpoint_without_reentrant_generator"
-
-    @patch.around(target, parameters=("fn", "preserve_rng_state"))
-    def generator(original: Any, fn: Any, preserve_rng_state: bool, *args: Any, **options: Any) -> Any:
+def reentrant_regions_drop_others(patch: Patch) -> None:
+    @patch.around(f"{_TORCH}:CheckpointFunction.forward", parameters=("ctx", "run_function", "preserve_rng_state"))
+    def forward(original: Any, ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
         patch.reached()
-        return original(fn, False, *args, **options)
+        return original(ctx, run_function, False, *args)
 
 
 @fault(

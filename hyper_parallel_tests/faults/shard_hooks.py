@@ -1,4 +1,4 @@
-"""Faults of declarative sharding on torch_native: when hooks run, what is left of them, and structures of outputs."""
+"""Faults of declarative sharding on torch_native: hooks and what is left of them, parameters, structures of outputs."""
 
 from __future__ import annotations
 
@@ -218,3 +218,51 @@ def local_parts_of_one_level(patch: Patch) -> None:
             return original(output)
         patch.reached()
         return output
+
+
+@fault(
+    id="sh-function-returns-distributed",
+    symptom="A loss function that was to return plain numbers returns distributed tensors, which the logger refuses.",
+    capability="shard",
+    layer="l1",
+    must_fail=["SH-1-04"],
+    ranks="all",
+)
+def function_returns_distributed(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.injection:_shard_function", parameters=("function", "device_mesh", "plan"))
+    def shard(original: Any, function: Any, device_mesh: Any, plan: Any) -> Any:
+        if plan.return_local_tensor:
+            patch.reached()
+        return original(function, device_mesh, dataclasses.replace(plan, return_local_tensor=None))
+
+
+@fault(
+    id="sh-parameters-scattered",
+    symptom="Start-up of a large model is slow: its parameters are sent by one rank to all others.",
+    capability="shard",
+    layer="l1",
+    must_fail=["SH-1-03"],
+    ranks="all",
+)
+def parameters_scattered(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.injection:distribute_tensor", parameters=("tensor", "device_mesh", "placements"))
+    def distribute(original: Any, tensor: Any, device_mesh: Any, placements: Any, **options: Any) -> Any:
+        patch.reached()
+        return original(tensor, device_mesh, placements, **{**options, "src_data_rank": 0})
+
+
+@fault(
+    id="sh-removal-thaws-parameters",
+    symptom="After sharding is taken off, layers that were frozen for fine-tuning train.",
+    capability="shard",
+    layer="l1",
+    must_fail=["SH-1-03"],
+    ranks="all",
+)
+def removal_thaws_parameters(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.injection:_put", parameters=("model", "old", "new"))
+    def put(original: Any, model: Any, old: Any, new: Any) -> None:
+        if not isinstance(new, DTensor) and not new.requires_grad:
+            patch.reached()
+            new.requires_grad_()
+        original(model, old, new)

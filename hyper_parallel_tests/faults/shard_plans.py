@@ -83,6 +83,21 @@ def layout_of_another_tensor_taken(patch: Patch) -> None:
 
 
 @fault(
+    id="sh-last-of-two-layouts-wins",
+    symptom="A wildcard that is added to a plan changes modules that the plan names themselves, without a word.",
+    capability="shard",
+    layer="l0",
+    must_fail=["SH-0-01"],
+)
+def last_of_two_layouts_wins(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.plan:_say", parameters=("into", "name", "value", "key"))
+    def say(_: Any, into: dict[str, Any], name: str, value: Any, key: str) -> None:
+        if into.get(name, value) != value:
+            patch.reached()
+        into[name] = value
+
+
+@fault(
     id="sh-tied-parameter-parted",
     symptom="Embedding and output head, tied before, learn different weights after sharding.",
     capability="shard",
@@ -98,6 +113,24 @@ def tied_parameter_parted(patch: Patch) -> None:
                     patch.reached()
                     setattr(module, name, new)
                     return
+
+
+@fault(
+    id="sh-second-name-forgotten",
+    symptom="A layer that reaches its weight by a second name too computes with the whole one.",
+    capability="shard",
+    layer="l0",
+    must_fail=["SH-0-01"],
+)
+def second_name_forgotten(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.injection:_put", parameters=("model", "old", "new"))
+    def put(_: Any, model: Any, old: Any, new: Any) -> None:
+        for module in model.modules():
+            names = [name for name, param in module._parameters.items() if param is old]
+            if len(names) > 1:
+                patch.reached()
+            for name in names[:1]:
+                setattr(module, name, new)
 
 
 @fault(

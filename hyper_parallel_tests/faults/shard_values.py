@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from hyper_parallel_tests.faults import Patch, fault
 
@@ -130,5 +130,80 @@ def only_the_first_row_of_a_rule(patch: Patch) -> None:
     def row(original: Any, cls: Any, args: Any, axis: int) -> Any:
         found, first = original(cls, args, axis), next(iter(cls.rule(*args)))
         if list(found[1]) != list(first[1]):
+            patch.reached()
+        return first
+
+
+@fault(
+    id="sh-inputs-leave-the-graph",
+    symptom="Layers before a sharded one do not train.",
+    capability="shard",
+    layer="l2",
+    must_fail=["SH-2-01"],
+    ranks="all",
+)
+def inputs_leave_the_graph(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.mapping:Inputs.lay_out", parameters=("self", "args", "kwargs"))
+    def lay_out(original: Any, self: Any, args: Any, kwargs: Any) -> Any:
+        def cut(value: Any) -> Any:
+            if not isinstance(value, DTensor) or not value.requires_grad:
+                return value
+            patch.reached()
+            return value.detach()
+
+        return original(self, tuple(map(cut, args)), {name: cut(one) for name, one in kwargs.items()})
+
+
+@fault(
+    id="sh-gradient-left-as-terms",
+    symptom="An optimizer that goes over the parts moves shared weights by each rank's own term.",
+    capability="shard",
+    layer="l2",
+    must_fail=["SH-2-02"],
+    ranks="all",
+)
+def gradient_left_as_terms(patch: Patch) -> None:
+    @patch.around(
+        f"{_OURS}.functions:part_of", parameters=("value", "device_mesh", "placements", "place", "redistribute")
+    )
+    def part_of(original: Any, value: Any, device_mesh: Any, placements: Any, *args: Any) -> Any:
+        if placements is None or value.placements != tuple(placements) or not placements[0].is_replicate():
+            return original(value, device_mesh, placements, *args)
+        patch.reached()
+        return value.to_local(grad_placements=[Partial()])
+
+
+@fault(
+    id="sh-terms-of-an-input-get-their-share",
+    symptom="Gradients of an input that a function gets as terms are as many times too large as there are ranks.",
+    capability="shard",
+    layer="l2",
+    must_fail=["SH-2-02"],
+    ranks="all",
+)
+def terms_of_an_input_get_their_share(patch: Patch) -> None:
+    @patch.around(
+        f"{_OURS}.functions:part_of", parameters=("value", "device_mesh", "placements", "place", "redistribute")
+    )
+    def part_of(original: Any, value: Any, device_mesh: Any, placements: Any, place: int, redistribute: bool) -> Any:
+        if placements is None or not any(one.is_partial() for one in placements):
+            return original(value, device_mesh, placements, place, redistribute)
+        patch.reached()
+        return value.redistribute(device_mesh, placements).to_local(grad_placements=placements)
+
+
+@fault(
+    id="sh-rule-asked-along-one-dimension",
+    symptom="A distributed function is right on one mesh dimension and gathers its arguments on two.",
+    capability="shard",
+    layer="l2",
+    must_fail=["SH-2-02"],
+    ranks="all",
+)
+def rule_asked_along_one_dimension(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.functions:DFunction._row", parameters=("cls", "args", "axis"))
+    def row(original: Any, cls: Any, args: Any, axis: int) -> Any:
+        found, first = original(cls, args, axis), original(cls, args, 0)
+        if found != first:
             patch.reached()
         return first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,11 +15,15 @@ from hyper_parallel_tests.domains.activation_checkpoint.setting import SEED, WID
 from hyper_parallel_tests.harness import contract
 from hyper_parallel_tests.models.seeding import build
 
-ADDMM, SIN, EXP = torch.ops.aten.addmm.default, torch.ops.aten.sin.default, torch.ops.aten.exp.default
+ADDMM, MM = torch.ops.aten.addmm.default, torch.ops.aten.mm.default
+SIN, EXP = torch.ops.aten.sin.default, torch.ops.aten.exp.default
 
 
 class Called(TorchDispatchMode):
-    """Counts operators that really run: what a region takes from its cache does not come here."""
+    """Counts operators that really run, and matrix products without a bias by the shape of their second matrix too.
+
+    What a region takes from its cache does not come here.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,31 +31,37 @@ class Called(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.counts[func] += 1
+        if func is MM:
+            self.counts[MM, tuple(args[1].shape)] += 1
         return func(*args, **kwargs or {})
 
 
 class Layer(nn.Module):
-    """Two linear layers of other shapes, one sine and one exponential: forward operators that no backward calls."""
+    """Two linear layers, one sine and one exponential: forward operators that, with a bias, no backward calls.
 
-    def __init__(self) -> None:
+    No weight has the shape of the other one, turned or not.
+    """
+
+    def __init__(self, bias: bool) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH, bias=bias)
+        self.down = nn.Linear(2 * WIDTH, 3 * WIDTH, bias=bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         # The tanh at the end needs what stands before it, so that a second run does not stop early.
         return self.down(self.up(inputs).sin().exp()).tanh()
 
 
-def layer() -> Layer:
-    return build(Layer, SEED)
+def layer(bias: bool = True) -> Layer:
+    return build(lambda: Layer(bias), SEED)
 
 
-def again(region) -> dict[Any, int]:
-    """How often the second run of a region runs each of the operators."""
+def again(region, counted: Sequence[Any] = (ADDMM, SIN, EXP)) -> dict[Any, int]:
+    """How often backward of a region runs each of the operators."""
     output = region(given())
     with Called() as called:
         output.sum().backward()
-    return {operator: called.counts[operator] for operator in (ADDMM, SIN, EXP)}
+    return {operator: called.counts[operator] for operator in counted}
 
 
 def policy_of(chosen: Any, others: Any) -> Any:
@@ -90,9 +101,9 @@ def test_policy_sees_operators_and_their_arguments(engine):
     assert again(lambda x: engine.checkpoint(plain, x, policy_fn=wide_only)) == {ADDMM: 1, SIN: 1, EXP: 1}
 
 
-def applied(engine, **fields) -> Any:
+def applied(engine, bias: bool = True, **fields) -> Any:
     """A layer under a policy of operators."""
-    layers = nn.ModuleList([layer()])
+    layers = nn.ModuleList([layer(bias)])
     engine.apply_ac(layers, engine.ActivationCheckpointConfig(selective_ac_option="op", **fields))
     return layers[0]
 
@@ -114,7 +125,9 @@ def test_operators_by_name(engine, names, expected):
 
 @contract("AC-0-01")
 @pytest.mark.parametrize(
-    ("parts", "count"), [(["up"], 1), (["down"], 1), (["up", "down"], 2)], ids=["one", "other", "both"]
+    ("parts", "count"),
+    [(["up"], 1), (["down"], 1), (["ow"], 1), (["up", "down"], 2)],
+    ids=["one", "other", "part", "both"],
 )
 def test_products_of_named_layers_run_again(engine, parts, count):
     """Products by a weight of a named layer's shape run again, though products are listed."""
@@ -124,6 +137,20 @@ def test_products_of_named_layers_run_again(engine, parts, count):
         per_op_sac_force_recompute_mm_shapes_by_fqns=parts,
     )
     assert again(region) == {ADDMM: count, SIN: 1, EXP: 1}
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize(("part", "counts"), [("up", (1, 0)), ("down", (0, 1))], ids=["one", "other"])
+def test_products_without_a_bias_run_again(engine, part, counts):
+    """Of linear layers without a bias too, those that are named and no others."""
+    region = applied(
+        engine,
+        bias=False,
+        op_sac_save_list=["aten.mm.default"],
+        per_op_sac_force_recompute_mm_shapes_by_fqns=[part],
+    )
+    products = [(MM, (WIDTH, 2 * WIDTH)), (MM, (2 * WIDTH, 3 * WIDTH))]
+    assert again(region, products) == dict(zip(products, counts, strict=True))
 
 
 @contract("AC-0-01")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.activation_checkpoint.setting import given, noting
-from hyper_parallel_tests.harness import assert_equal, contract
+from hyper_parallel_tests.domains.activation_checkpoint.setting import WIDTH, given, gradients, noting
+from hyper_parallel_tests.harness import assert_differs, assert_equal, contract
 
 LAYERS = [str(number) for number in range(6)]
 POLICIES = {
@@ -34,6 +34,8 @@ BAD = {
     "no_overload": ({"op_sac_save_list": ["aten.mm"]}, "'aten.mm'.*choose from aten.mm.default"),
     "no_namespace": ({"op_sac_save_list": ["mm"]}, "'mm'.*write it like aten.mm.default"),
     "no_such_operator": ({"op_sac_save_list": ["aten.mmm.default"]}, "'aten.mmm.default'"),
+    "no_text": ({"op_sac_save_list": [torch.ops.aten.mm.default]}, "op_sac_save_list is .*it must be a list of names"),
+    "one_text": ({"op_sac_save_list": "aten.mm.default"}, "op_sac_save_list is 'aten.mm.default'; it must be a list"),
     "no_such_overload": ({"op_sac_save_list": ["aten.mm.last"]}, "'aten.mm.last'.*aten.mm.default"),
     "check": ({"determinism_check": "values"}, "determinism_check is 'values'; it must be one of default, none"),
     "reentrant_operators": (
@@ -96,6 +98,93 @@ def test_names_stay(engine, policy):
     layers.load_state_dict(doubled)
     plain.load_state_dict(layers.state_dict())
     assert_equal(plain.state_dict(), doubled, what="state dict")
+
+
+class Changing(nn.Module):
+    """A layer that draws, and that multiplies by ones of other shapes after its first run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.drawn.append(torch.rand(4))
+        shape = (WIDTH,) if len(self.drawn) == 1 else (1, WIDTH)
+        return inputs * torch.ones(shape)
+
+
+def one_region(engine, layer: nn.Module, **fields) -> nn.Module:
+    layers = nn.ModuleList([layer])
+    engine.apply_ac(layers, engine.ActivationCheckpointConfig(mode="full", **fields))
+    return layers[0]
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize(("early_stop", "runs"), [(True, 1), (False, 2)], ids=["early", "whole"])
+def test_early_stop_as_written(engine, early_stop, runs):
+    """Regions end early, or not, as the configuration says."""
+    (layer,), _ = noting(["region"])
+    ends: list[str] = []
+    layer.register_forward_hook(lambda *_: ends.append("end"))
+    one_region(engine, layer, early_stop=early_stop)(given()).sum().backward()
+    assert len(ends) == runs
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize("keep", [True, False])
+def test_random_state_as_written(engine, ledger, keep):
+    """Regions draw the same numbers again, or others, as the configuration says."""
+    layer = Changing()
+    one_region(engine, layer, preserve_rng_state=keep, determinism_check="none")(given()).sum().backward()
+    first, second = layer.drawn
+    if keep:
+        assert_equal(second, first, what="drawn numbers")
+    else:
+        assert_differs(second, first, ledger["exact"], what="drawn numbers")
+
+
+@contract("AC-0-01")
+def test_check_as_written(engine):
+    """Regions compare shapes, or do not, as the configuration says."""
+    output = one_region(engine, Changing(), determinism_check="default")(given())
+    with pytest.raises(RuntimeError, match="different metadata"):
+        output.sum().backward()
+    one_region(engine, Changing(), determinism_check="none")(given()).sum().backward()
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_kind_as_written(engine, reentrant):
+    """Regions are reentrant, which have gradients under backward alone, or not, as the configuration says."""
+    (layer,), _ = noting(["region"])
+    inputs = given()
+    output = one_region(engine, layer, use_reentrant=reentrant)(inputs).sum()
+    if reentrant:
+        with pytest.raises(RuntimeError, match="use_reentrant=True"):
+            torch.autograd.grad(output, inputs)
+    else:
+        (gradient,) = torch.autograd.grad(output, inputs)
+        assert_equal(gradient, gradients(layer, given())["input 0"], what="gradient")
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_attributes_and_items(engine, reentrant):
+    """What users reach in a layer they reach in the region too, in the same objects."""
+    layers, _ = noting(LAYERS[:2])
+    region = engine.checkpoint_wrapper(layers, use_reentrant=reentrant)
+    assert region[1] is layers[1]
+    region = engine.checkpoint_wrapper(layers[0], use_reentrant=reentrant)
+    assert getattr(region, "linear", "hidden") is layers[0].linear
+    assert getattr(region, "nothing", "hidden") == "hidden"
+
+
+@contract("AC-0-01")
+@pytest.mark.parametrize("layers", [nn.Linear(2, 2), noting(["region"])[0][0]], ids=["leaf", "layer"])
+def test_no_layers(engine, layers):
+    """What is no container of layers is refused by its type, and not left as it is or taken apart."""
+    with pytest.raises(TypeError, match=type(layers).__name__):
+        engine.apply_ac(layers, engine.ActivationCheckpointConfig(mode="full"))
 
 
 @contract("AC-0-01")

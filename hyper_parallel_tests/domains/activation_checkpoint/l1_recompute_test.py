@@ -94,6 +94,24 @@ def test_second_step(engine, world, options):
 
 @contract("AC-1-01")
 @each_kind
+def test_steps_of_other_shapes(engine, world, options):
+    """Steps of more and of fewer rows, with evaluation between them, run the region twice each and evaluation once."""
+    layers, calls = noting(["region"], world.device)
+    plain, _ = noting(["region"], world.device)
+    region = partial(engine.checkpoint, layers, **options)
+    for rows in (2 * ROWS, ROWS, 1):
+        inputs = torch.cat([given(world.device), given(world.device, seed=1)]).detach()[:rows].requires_grad_()
+        with torch.no_grad():
+            assert_equal(region(inputs), plain(inputs), what=f"output of {rows} rows in evaluation")
+        assert calls == ["region"]
+        expected = gradients(plain, inputs, module=plain)
+        assert_equal(gradients(region, inputs, module=layers), expected, what=f"values of {rows} rows")
+        assert calls == ["region"] * 3
+        calls.clear()
+
+
+@contract("AC-1-01")
+@each_kind
 def test_several_outputs(engine, world, options):
     """A region of several outputs, of which the loss uses two, runs again once for both."""
     layers, calls = noting("abc", world.device)

@@ -15,6 +15,7 @@ from hyper_parallel_tests.domains.activation_checkpoint.networks import (
     MM,
     POLICIES,
     ROWS,
+    SHAPE,
     WIDTH,
     make_regions,
     network,
@@ -23,7 +24,7 @@ from hyper_parallel_tests.domains.activation_checkpoint.networks import (
 from hyper_parallel_tests.domains.activation_checkpoint.setting import REENTRANT
 from hyper_parallel_tests.domains.activation_checkpoint.storages import Made, size_of
 from hyper_parallel_tests.harness import contract
-from hyper_parallel_tests.models.decoder import DecoderShape, decoder
+from hyper_parallel_tests.models.decoder import decoder
 from hyper_parallel_tests.models.seeding import generator
 
 # A block makes its output, and saves what goes into the activation and what comes out of it.
@@ -141,7 +142,6 @@ def test_height_of_a_step(engine, world, every, options, expected):
     assert height(DEPTH + 1) - height(DEPTH) == expected
 
 
-SHAPE = DecoderShape(vocab=16, hidden=16, layers=2, heads=4, kv_heads=2, ffn=24, seq=8, tied=True)
 STREAM = size_of(2, SHAPE.seq, SHAPE.hidden)
 KEYS = size_of(2, SHAPE.seq, SHAPE.kv_heads * SHAPE.head_width)
 INSIDE = size_of(2, SHAPE.seq, SHAPE.ffn)

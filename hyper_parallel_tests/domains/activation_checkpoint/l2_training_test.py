@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.activation_checkpoint.networks import (
     ADDMM,
+    DEPTH,
     MM,
     POLICIES,
+    SHAPE,
     STEPS,
     batches,
     make_regions,
@@ -32,14 +34,13 @@ from hyper_parallel_tests.harness import (
     train_baseline,
 )
 from hyper_parallel_tests.harness.judging.parity import Track
-from hyper_parallel_tests.models.decoder import DecoderShape, decoder, decoder_batch, decoder_loss
+from hyper_parallel_tests.models.decoder import decoder, decoder_batch, decoder_loss
 from hyper_parallel_tests.models.mlp import mlp_loss
 from hyper_parallel_tests.models.seeding import Batch
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 ADAM = partial(torch.optim.Adam, lr=1e-2, foreach=False)
 
-SHAPE = DecoderShape(vocab=16, hidden=16, layers=2, heads=4, kv_heads=2, ffn=24, seq=8, tied=True)
 DECODERS = {"full": (1, {}), "reentrant": (1, REENTRANT), "operators": (1, {"policy_fn": [MM]})}
 CASTS = {"full": (1, {}), "reentrant": (1, REENTRANT), "operators": (1, {"policy_fn": [ADDMM]})}
 WRITTEN = {
@@ -71,13 +72,17 @@ def without_regions(world: World, model: nn.Module, rows: list[Batch], loss: Any
 @pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
 @pytest.mark.parametrize(("every", "options"), POLICIES.values(), ids=POLICIES)
 def test_network_with_dropout(engine, world, ledger, every, options, optimizer):
-    """With every policy a network with dropout trains bit for bit as without one."""
+    """With every policy a network with dropout trains bit for bit as without one, and its regions do run again."""
+    calls: list[nn.Module] = []
 
     def regions(model: nn.Module) -> None:
+        for block in model.blocks:
+            block.up.register_forward_pre_hook(lambda module, _: calls.append(module))
         make_regions(engine, model.blocks, every, **options)
 
     rows = batches(world)
     candidate = with_regions(world, network(world), rows, mlp_loss, regions, optimizer)
+    assert len(calls) == STEPS * (DEPTH + (DEPTH // every if every else 0))
     baseline = without_regions(world, network(world), rows, mlp_loss, optimizer)
     assert_parity(candidate, baseline, ledger["exact"])
 

@@ -11,10 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hyper_parallel_tests.domains.activation_checkpoint.setting import REENTRANT, SEED
 from hyper_parallel_tests.harness import World
+from hyper_parallel_tests.models.decoder import DecoderShape
 from hyper_parallel_tests.models.mlp import mlp_batch
 from hyper_parallel_tests.models.seeding import Batch, build
 
 WIDTH, INNER, DEPTH, ROWS, STEPS = 8, 32, 4, 8, 2
+SHAPE = DecoderShape(vocab=16, hidden=16, layers=2, heads=4, kv_heads=2, ffn=24, seq=8, tied=True)
 
 ADDMM, MM = torch.ops.aten.addmm.default, torch.ops.aten.mm.default
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.shard.setting import numbers, on
+from hyper_parallel_tests.domains.shard.setting import layout, mesh_of, numbers, on
 from hyper_parallel_tests.harness import World, assert_equal, in_clean_process
 
 SIZE = 8
+SCALE = 2.0
+# What is possible of a matrix product along one mesh dimension: the result's kind, and those of both matrices.
+ROWS = [("S0", "S0", "R"), ("S1", "R", "S1"), ("P", "S1", "S0"), ("R", "R", "R")]
 
 
 def operand(seed: int) -> Tensor:
@@ -20,8 +24,17 @@ def operand(seed: int) -> Tensor:
 
 def operands(engine: Any, world: World, kinds: Sequence[str]) -> list[nn.Parameter]:
     """Both operands as distributed tensors that need gradients."""
-    mesh = world.mesh(tp=world.size)
-    return [nn.Parameter(on(engine, mesh, operand(seed), kind)) for seed, kind in enumerate(kinds)]
+    return operands_on(engine, mesh_of(world), [(kind,) for kind in kinds])
+
+
+def operands_on(engine: Any, mesh: Any, kinds: Sequence[tuple[str, ...]]) -> list[nn.Parameter]:
+    """The same over a mesh of any dimensions, by a short name for each of them."""
+    return [nn.Parameter(on(engine, mesh, operand(seed), *each)) for seed, each in enumerate(kinds)]
+
+
+def grid_of(world: World) -> Any:
+    """A mesh of two dimensions; on two cards the first has one rank."""
+    return world.mesh(dp=world.size // 2, tp=2)
 
 
 def on_whole_tensors(function: Callable[[Any, Any], Any]) -> tuple[list[Tensor], list[Tensor]]:
@@ -47,3 +60,32 @@ def assert_as_whole(engine: Any, given: list[Any], results: Any, function: Calla
     for one in results:
         engine.backward(one, operand(9))
     assert_equal([engine.full_gradient(one) for one in given], gradients, what="gradient")
+
+
+def doubled_product(left: Any, right: Any) -> Any:
+    return SCALE * torch.matmul(left, right)
+
+
+def scaled_product(engine: Any, rows: list[tuple[str, str, str]] = ROWS) -> Any:
+    """`scale * left @ right` with a backward of its own."""
+
+    class ScaledProduct(engine.DFunction):
+        op_name = "scaled_product"
+
+        @staticmethod
+        def forward(ctx: Any, left: Tensor, right: Tensor, scale: float) -> Tensor:
+            ctx.save_for_backward(left, right)
+            ctx.scale = scale
+            return scale * torch.matmul(left, right)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+            left, right = ctx.saved_tensors
+            return ctx.scale * gradient @ right.T, ctx.scale * left.T @ gradient, None
+
+        @staticmethod
+        def rule(left: Any, right: Any, scale: float) -> list[tuple[list[Any], list[Any]]]:
+            placed = [[layout(engine, kind)[0] for kind in row] for row in rows]
+            return [([output], [one, other, None]) for output, one, other in placed]
+
+    return ScaledProduct

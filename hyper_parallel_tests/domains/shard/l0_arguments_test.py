@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from hyper_parallel_tests.domains.shard.setting import Defaults, Plain, Rest, kind_of, layout, numbers, on
+from hyper_parallel_tests.domains.shard.setting import (
+    Defaults,
+    Plain,
+    Rest,
+    each_form,
+    each_signature,
+    kind_of,
+    layout,
+    numbers,
+    on,
+)
 from hyper_parallel_tests.harness import contract
 
 RANKS = 2
@@ -19,16 +29,6 @@ def mesh(engine):
     with engine.simulated_world(0, RANKS):
         yield engine.init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
 
-
-SIGNATURES = {"plain": Plain, "defaults": Defaults}
-each_signature = pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
-
-FORMS = {
-    "in_place": lambda call, left, right: call(left, right),
-    "by_name": lambda call, left, right: call(right=right, left=left),
-    "mixed": lambda call, left, right: call(left, right=right),
-}
-each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 either_plan = pytest.mark.parametrize("named", [False, True], ids=["by_position", "by_name"])
 

@@ -151,6 +151,16 @@ def test_tied_parameters_stay_tied(engine, mesh):
 
 
 @contract("SH-0-01")
+def test_two_names_in_one_module(engine, mesh):
+    """Two names of one parameter in the same module stay one too."""
+    layer = nn.Linear(4, 4, bias=False)
+    layer.alias = layer.weight
+    engine.shard_module(layer, mesh, engine.ShardingPlan(plan={"weight": layout(engine, "S0")}))
+    assert divided(layer) == ["weight"]
+    assert layer.alias is layer.weight
+
+
+@contract("SH-0-01")
 def test_frozen_parameters_stay_frozen(engine, mesh):
     """What needs no gradient needs none when it is divided."""
     layer = nn.Linear(4, 4).requires_grad_(False)
@@ -233,6 +243,31 @@ def test_one_parameter_in_two_layouts(engine, mesh):
     assert divided(model) == ["head.weight"]
 
 
+@contract("SH-0-01")
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_one_module_in_two_layouts(engine, mesh, side):
+    """So are two names that lay one module's inputs or output out."""
+
+    def plan(one: str, other: str) -> Any:
+        keys = {f"head.{side}": layout(engine, one), f"*.{side}": layout(engine, other)}
+        return engine.ShardingPlan(**{f"{side}_plan": keys})
+
+    with pytest.raises(ValueError, match="head"):
+        engine.shard_module(nest(), mesh, plan("S0", "S1"))
+    model = engine.shard_module(nest(), mesh, plan("S0", "S0"))
+    assert hook_counts(model)["head"] == ((1, 0) if side == "input" else (0, 1))
+
+
+@contract("SH-0-01")
+def test_unknown_argument_changes_nothing(engine, mesh):
+    """An argument that is not there is noticed before the parameters are divided."""
+    model = nest()
+    plan = {"plan": {"head.bias": layout(engine, "S0")}, "input_plan": {"head.input": {"inptu": layout(engine, "R")}}}
+    with pytest.raises(ValueError, match="inptu.*input"):
+        engine.shard_module(model, mesh, engine.ShardingPlan(**plan))
+    assert divided(model) == []
+
+
 MISFITS = {
     "no_placement": lambda engine: (),
     "more_placements": lambda engine: layout(engine, "S0", "S1"),
@@ -251,6 +286,13 @@ def test_layout_that_does_not_fit(engine, mesh, misfit):
     with pytest.raises(ValueError, match=r"head\.weight"):
         engine.shard_module(model, mesh, plan)
     assert divided(model) == []
+
+
+@contract("SH-0-01")
+def test_neither_module_nor_function(engine, mesh):
+    """What cannot be called is refused at once, by its type."""
+    with pytest.raises(TypeError, match="Tensor"):
+        engine.shard_module(numbers(4, 4), mesh, engine.ShardingPlan(input_plan={"input": layout(engine, "S0")}))
 
 
 @contract("SH-0-01")

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from torch import nn
 
-from hyper_parallel_tests.domains.shard.setting import Defaults, Plain, hook_counts, kind_of, layout, numbers, on
+from hyper_parallel_tests.domains.shard.setting import (
+    Defaults,
+    each_form,
+    each_signature,
+    hook_counts,
+    kind_of,
+    layout,
+    mesh_of,
+    numbers,
+    rows,
+)
 from hyper_parallel_tests.harness import World, assert_equal, contract, trace
-
-FORMS = {
-    "in_place": lambda call, left, right: call(left, right),
-    "by_name": lambda call, left, right: call(right=right, left=left),
-    "mixed": lambda call, left, right: call(left, right=right),
-}
-each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-
-SIGNATURES = {"plain": Plain, "defaults": Defaults}
-each_signature = pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
-
-
-def mesh_of(world: World) -> Any:
-    return world.mesh(tp=world.size)
-
-
-def rows(engine: Any, world: World, seed: int = 0) -> Any:
-    """A tensor whose rows the ranks divide."""
-    return on(engine, mesh_of(world), numbers(8, 8, seed=seed), "S0")
 
 
 def planned(engine: Any, world: World, module: Any, **kinds: Any) -> Any:

@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 
-from hyper_parallel_tests.domains.shard.setting import kind_of, layout, numbers, on
+from hyper_parallel_tests.domains.shard.setting import kind_of, layout, mesh_of, numbers, rows
 from hyper_parallel_tests.domains.shard.structures import BY_PLACE, STRUCTURES, Named, Record, Returns, parts
 from hyper_parallel_tests.harness import World, assert_equal, contract
 
 each_structure = pytest.mark.parametrize("kind", STRUCTURES)
 
 
-def rows(engine: Any, world: World) -> Any:
-    """A tensor whose rows the ranks divide."""
-    return on(engine, world.mesh(tp=world.size), numbers(8, 8), "S0")
-
-
 def returning(engine: Any, world: World, make: Any, **plan: Any) -> Any:
-    return engine.shard_module(Returns(make), world.mesh(tp=world.size), engine.ShardingPlan(**plan))
+    return engine.shard_module(Returns(make), mesh_of(world), engine.ShardingPlan(**plan))
 
 
 def own_rows(world: World) -> Any:
@@ -64,6 +59,18 @@ def test_structure_in_a_structure(engine, world):
     for hidden in (first.hidden, first.label[0], second.hidden):
         assert not isinstance(hidden, engine.DTensor)
         assert_equal(hidden, own_rows(world), what="hidden")
+
+
+@contract("SH-1-04")
+def test_local_output_of_a_function(engine, world):
+    """A function's result is made local as a module's is."""
+    plan = engine.ShardingPlan(return_local_tensor=[""])
+    hidden, label, cache = engine.shard_module(Returns(STRUCTURES["tuple"]).forward, mesh_of(world), plan)(
+        rows(engine, world)
+    )
+    assert (label, cache) == ("a word", None)
+    assert not isinstance(hidden, engine.DTensor)
+    assert_equal(hidden, own_rows(world), what="hidden")
 
 
 @contract("SH-1-04")

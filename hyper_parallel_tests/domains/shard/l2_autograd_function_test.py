@@ -5,49 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
-from hyper_parallel_tests.domains.shard.derivatives import assert_as_whole, on_whole_tensors, operand, operands
+from hyper_parallel_tests.domains.shard.derivatives import (
+    ROWS,
+    SCALE,
+    assert_as_whole,
+    doubled_product,
+    grid_of,
+    on_whole_tensors,
+    operand,
+    operands,
+    operands_on,
+    scaled_product,
+)
 from hyper_parallel_tests.domains.shard.setting import kind_of, layout
 from hyper_parallel_tests.harness import assert_equal, contract
-
-SCALE = 2.0
-# What is possible along one mesh dimension: the result's kind, and those of both matrices.
-ROWS = [("S0", "S0", "R"), ("S1", "R", "S1"), ("P", "S1", "S0"), ("R", "R", "R")]
-
-
-def doubled_product(left: Any, right: Any) -> Any:
-    return SCALE * torch.matmul(left, right)
 
 
 def sum_and_difference(left: Any, right: Any) -> tuple[Any, Any]:
     return left + right, left - right
-
-
-def scaled_product(engine: Any, rows: list[tuple[str, str, str]] = ROWS) -> Any:
-    """`scale * left @ right` with a backward of its own."""
-
-    class ScaledProduct(engine.DFunction):
-        op_name = "scaled_product"
-
-        @staticmethod
-        def forward(ctx: Any, left: Tensor, right: Tensor, scale: float) -> Tensor:
-            ctx.save_for_backward(left, right)
-            ctx.scale = scale
-            return scale * torch.matmul(left, right)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-            left, right = ctx.saved_tensors
-            return ctx.scale * gradient @ right.T, ctx.scale * left.T @ gradient, None
-
-        @staticmethod
-        def rule(left: Any, right: Any, scale: float) -> list[tuple[list[Any], list[Any]]]:
-            placed = [[layout(engine, kind)[0] for kind in row] for row in rows]
-            return [([output], [one, other, None]) for output, one, other in placed]
-
-    return ScaledProduct
 
 
 def two_results(engine: Any) -> Any:
@@ -89,6 +66,17 @@ def test_arguments_that_fit_no_row(engine, world, kinds):
     given = operands(engine, world, kinds)
     found = scaled_product(engine).apply(*given, SCALE)
     assert kind_of(engine, found) == ROWS[0][0]
+    assert_as_whole(engine, given, found, doubled_product)
+
+
+@contract("SH-2-02")
+@pytest.mark.parametrize("axes", [(ROWS[0], ROWS[1]), (ROWS[2], ROWS[0])], ids=["rows_columns", "terms_rows"])
+def test_mesh_of_two_dimensions(engine, world, axes):
+    """The rule is asked along each mesh dimension by itself."""
+    output, *inputs = zip(*axes, strict=True)
+    given = operands_on(engine, grid_of(world), inputs)
+    found = scaled_product(engine).apply(*given, SCALE)
+    assert tuple(found.placements) == layout(engine, *output)
     assert_as_whole(engine, given, found, doubled_product)
 
 

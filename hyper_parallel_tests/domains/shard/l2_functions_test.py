@@ -8,8 +8,18 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from hyper_parallel_tests.domains.shard.derivatives import assert_as_whole, in_tuple, operand, operands
-from hyper_parallel_tests.domains.shard.setting import kind_of, layout, numbers, on
+from hyper_parallel_tests.domains.shard.derivatives import (
+    SCALE,
+    assert_as_whole,
+    doubled_product,
+    grid_of,
+    in_tuple,
+    on_whole_tensors,
+    operand,
+    operands,
+    operands_on,
+)
+from hyper_parallel_tests.domains.shard.setting import kind_of, layout, mesh_of, numbers, on
 from hyper_parallel_tests.harness import World, assert_equal, contract, in_clean_process
 
 
@@ -46,7 +56,7 @@ each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def sharded(engine: Any, world: World, way: Sharded, **options: Any) -> Callable[..., Any]:
     return engine.custom_shard(
         way.function,
-        device_mesh=world.mesh(tp=world.size),
+        device_mesh=mesh_of(world),
         out_placements=tuple(layout(engine, kind) for kind in way.outputs),
         in_placements=tuple(layout(engine, kind) for kind in way.inputs),
         **options,
@@ -64,9 +74,43 @@ def test_sharded_function(engine, world, way):
 
 
 @contract("SH-2-02")
+def test_mesh_of_two_dimensions(engine, world):
+    """Rows divided along one mesh dimension and terms along the other."""
+    mesh = grid_of(world)
+    kinds = ("S0", "S1"), ("R", "S0")
+    given = operands_on(engine, mesh, kinds)
+    inputs = tuple(layout(engine, *each) for each in kinds)
+    found = engine.custom_shard(product, mesh, (layout(engine, "S0", "P"),), inputs)(*given)
+    assert tuple(found.placements) == layout(engine, "S0", "P")
+    assert_as_whole(engine, given, found, product)
+
+
+@contract("SH-2-02")
+def test_gradient_of_a_shared_input(engine, world):
+    """What backward leaves on each rank of a replicated input is the sum of all ranks' terms, for any optimizer."""
+    given = operands(engine, world, WAYS["rows"].inputs)
+    engine.backward(sharded(engine, world, WAYS["rows"])(*given), operand(9))
+    gradient = given[1].grad
+    here = gradient.to_local() if isinstance(gradient, engine.DTensor) else gradient
+    _, gradients = on_whole_tensors(rectified)
+    assert_equal(here, gradients[1], what="gradient on this rank")
+
+
+@contract("SH-2-02")
+def test_input_of_terms(engine, world):
+    """A function that takes the terms of another's result as they are hands each the gradient of their sum."""
+    terms = (layout(engine, "P"),)
+    given = operands(engine, world, WAYS["terms"].inputs)
+    between = sharded(engine, world, WAYS["terms"])(*given)
+    found = engine.custom_shard(lambda one: SCALE * one, mesh_of(world), terms, terms)(between)
+    assert kind_of(engine, found) == "P"
+    assert_as_whole(engine, given, found, doubled_product)
+
+
+@contract("SH-2-02")
 @pytest.mark.parametrize("kinds", [("R", "R"), ("S1", "S0"), ("S0", "S1")], ids="-".join)
 def test_inputs_that_lie_otherwise(engine, world, kinds):
-    """They are laid out anew, and their gradients lie as they do."""
+    """They are laid out anew, and gradients come back to them."""
     given = operands(engine, world, kinds)
     results = sharded(engine, world, WAYS["rows"])(*given)
     assert_as_whole(engine, given, results, rectified)
@@ -91,7 +135,7 @@ def test_function_sees_parts(engine, world):
         seen.extend((left, number, nothing, flag))
         return left, number, nothing
 
-    mesh, rows = world.mesh(tp=world.size), layout(engine, "S0")
+    mesh, rows = mesh_of(world), layout(engine, "S0")
     function = engine.custom_shard(keep, mesh, out_placements=(rows, None, None), in_placements=(rows, None, None))
     found, *others = function(on(engine, mesh, operand(0), "S0"), 3, None, flag=True)
     assert not isinstance(seen[0], engine.DTensor)
@@ -103,7 +147,7 @@ def test_function_sees_parts(engine, world):
 @contract("SH-2-02")
 def test_plain_tensors(engine, world):
     """Without a distributed tensor the function is called as it is."""
-    mesh = world.mesh(tp=world.size)
+    mesh = mesh_of(world)
     function = engine.custom_shard(rectified, mesh, out_placements=(layout(engine, "S0"),))
     found = function(operand(0), operand(1))
     assert not isinstance(found, engine.DTensor)
@@ -127,16 +171,44 @@ def test_placements_that_do_not_fit(engine, world, inputs, outputs):
     def layouts(kinds: Any) -> Any:
         return kinds if kinds is None else tuple(one if one is None else layout(engine, one) for one in kinds)
 
-    mesh = world.mesh(tp=world.size)
+    mesh = mesh_of(world)
     function = engine.custom_shard(rectified, mesh, out_placements=layouts(outputs), in_placements=layouts(inputs))
     with pytest.raises((ValueError, TypeError, RuntimeError, AssertionError), match=r"(?i)placement"):
         function(*operands(engine, world, ("S0", "R")))
 
 
+ILL_MADE = {
+    "more_than_dimensions": lambda engine: layout(engine, "S0", "R"),
+    "fewer_than_dimensions": lambda engine: (),
+    "no_tuple": lambda engine: engine.Shard(0),
+}
+
+
+@contract("SH-2-02")
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize("make", ILL_MADE.values(), ids=ILL_MADE)
+def test_placements_of_another_mesh(engine, world, make, side):
+    """A tensor whose placements are not one a mesh dimension is refused with an error that speaks of them."""
+    good = layout(engine, "R")
+    inputs, outputs = ((good, make(engine)), (good,)) if side == "inputs" else ((good, good), (make(engine),))
+    function = engine.custom_shard(product, mesh_of(world), outputs, inputs)
+    with pytest.raises((ValueError, TypeError), match=r"(?i)placement"):
+        function(*operands(engine, world, ("R", "R")))
+
+
+@contract("SH-2-02")
+def test_distributed_tensor_by_name(engine, world):
+    """Placements belong to places, so that a distributed tensor by name is refused with its name."""
+    left, right = operands(engine, world, ("R", "R"))
+    function = sharded(engine, world, Sharded(product, ("R",), ("R",)))
+    with pytest.raises((ValueError, TypeError), match="right"):
+        function(left, right=right)
+
+
 @contract("SH-2-02")
 def test_uneven_parts_are_refused(engine, world):
     """A dimension that ranks do not divide evenly is refused with both numbers, and not joined to a wrong shape."""
-    mesh, odd = world.mesh(tp=world.size), 2 * world.size + 1
+    mesh, odd = mesh_of(world), 2 * world.size + 1
     function = engine.custom_shard(torch.relu, mesh, (layout(engine, "S0"),), (layout(engine, "S0"),))
     with pytest.raises(ValueError, match=rf"\b{world.size}\b.*\b{odd}\b|\b{odd}\b.*\b{world.size}\b"):
         function(on(engine, mesh, numbers(odd, 8), "R"))

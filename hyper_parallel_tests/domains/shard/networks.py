@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.shard.setting import layout, on
+from hyper_parallel_tests.domains.shard.setting import FORMS, layout, mesh_of, on
 from hyper_parallel_tests.harness import World, in_clean_process, train, train_baseline
 from hyper_parallel_tests.harness.judging.parity import Track
 from hyper_parallel_tests.models.seeding import Batch, build, generator
@@ -19,12 +19,6 @@ ROWS, WIDTH, INNER = 8, 8, 16
 STEPS = 2
 # As a layout of each parameter: columns, columns, rows.
 BLOCK_PLACEMENTS = {"left_up": "S1", "right_up": "S1", "down": "S0"}
-
-FORMS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "in_place": lambda call, left, right: call(left, right),
-    "by_name": lambda call, left, right: call(right=right, left=left),
-    "mixed": lambda call, left, right: call(left, right=right),
-}
 
 
 class Block(nn.Module):
@@ -97,7 +91,7 @@ def train_sharded(
         optimizer: makes one from parameters; None for `PartwiseSGD`.
         give: distributes an input; None for a division by rows over a mesh of one dimension.
     """
-    give = give or (lambda one: on(engine, world.mesh(tp=world.size), one, "S0"))
+    give = give or (lambda one: on(engine, mesh_of(world), one, "S0"))
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         given = [give(one) for one in batch.inputs]
@@ -126,6 +120,16 @@ def _whole_loss(model: nn.Module, batch: Batch, form: str) -> Tensor:
 def whole_output(world: World, inputs: Sequence[Tensor], form: str = "in_place") -> Tensor:
     """The baseline of one forward pass: what the unsharded block makes of whole inputs."""
     return in_clean_process(_output, block(world), inputs, form)
+
+
+def whole_gradients(world: World, batch: Batch) -> list[Tensor]:
+    """The baseline of one backward pass: gradients of whole inputs, where the output's is the batch's target."""
+    return in_clean_process(_input_gradients, block(world), batch)
+
+
+def _input_gradients(model: nn.Module, batch: Batch) -> list[Tensor]:
+    given = [one.detach().requires_grad_() for one in batch.inputs]
+    return list(torch.autograd.grad(model(*given), given, batch.targets))
 
 
 def _output(model: nn.Module, inputs: Sequence[Tensor], form: str) -> Tensor:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+
+from hyper_parallel_tests.harness import World
 
 PLACEMENTS = {
     "R": lambda engine: engine.Replicate(),
@@ -13,6 +17,14 @@ PLACEMENTS = {
     "S1": lambda engine: engine.Shard(1),
     "P": lambda engine: engine.Partial("sum"),
 }
+
+# How two arguments come.
+FORMS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "in_place": lambda call, left, right: call(left, right),
+    "by_name": lambda call, left, right: call(right=right, left=left),
+    "mixed": lambda call, left, right: call(left, right=right),
+}
+each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def layout(engine: Any, *kinds: str) -> tuple[Any, ...]:
@@ -28,6 +40,16 @@ def numbers(*size: int, seed: int = 0) -> Tensor:
 def on(engine: Any, mesh: Any, tensor: Tensor, *kinds: str) -> Any:
     """`tensor` distributed over a mesh, by a short name for each of its dimensions."""
     return engine.distribute_tensor(tensor, mesh, layout(engine, *kinds))
+
+
+def mesh_of(world: World) -> Any:
+    """All ranks along one dimension."""
+    return world.mesh(tp=world.size)
+
+
+def rows(engine: Any, world: World, seed: int = 0) -> Any:
+    """An (8, 8) tensor whose rows the ranks divide."""
+    return on(engine, mesh_of(world), numbers(8, 8, seed=seed), "S0")
 
 
 def kind_of(engine: Any, value: Any) -> Any:
@@ -63,6 +85,10 @@ class Defaults(Probe):
     def forward(self, left: Any, right: Any = None, scale: Any = 2.0) -> Any:
         self.given = {"left": left, "right": right, "scale": scale}
         return left
+
+
+SIGNATURES = {"plain": Plain, "defaults": Defaults}
+each_signature = pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
 
 
 class Rest(Probe):

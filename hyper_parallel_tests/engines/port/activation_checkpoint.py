@@ -123,5 +123,6 @@ class ActivationCheckpoint(Protocol):
             layers: an ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``. Layers are counted anew in each call.
 
         Raises:
+            TypeError: ``layers`` is none of these.
             ValueError: a layer is wrapped already, or a name of the configuration matches no ``nn.Linear``.
         """

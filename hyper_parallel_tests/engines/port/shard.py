@@ -50,13 +50,13 @@ class Shard(Protocol):
         sent. Inputs are laid out by a hook before the module runs, outputs by one behind the hooks that the module has
         already. Arguments and results that are no distributed tensors pass as they are, in the form in which they were
         given; `module.forward()` goes without hooks, as always. A later plan takes the place of an earlier one at each
-        module that it names.
+        parameter, each module's inputs and each module's output that it names.
 
         Returns:
             `model`, the same object, or the wrapped function.
 
         Raises:
-            TypeError: `sharding_plan` is no ShardingPlan.
+            TypeError: `sharding_plan` is no ShardingPlan, `model` is neither a module nor a function.
             ValueError: a parameter, module or argument is not there, which the message names with near matches; a
                 layout does not fit the mesh; two names lay one tensor out differently. Nothing is changed then. On a
                 call: the output has another structure than the plan.
@@ -83,7 +83,8 @@ class Shard(Protocol):
 
         Args:
             out_placements: for each result its placements, None where it is no tensor.
-            in_placements: for each positional argument likewise. Ranks must divide the tensors evenly.
+            in_placements: for each positional argument likewise. Ranks must divide the tensors evenly. Distributed
+                tensors by keyword are refused.
             redistribute_inputs: whether inputs that lie otherwise are laid out anew, or refused.
 
         Raises:

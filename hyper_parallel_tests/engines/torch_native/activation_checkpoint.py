@@ -26,6 +26,7 @@ __all__ = [
 
 _MODES = ("none", "full", "selective")
 _CHECKS = ("default", "none")
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 # The operator of a matrix product by a linear layer's weight, and which of its arguments that weight is.
 _WEIGHT_OF = {torch.ops.aten.mm.default: 1, torch.ops.aten.addmm.default: 2}
 
@@ -77,7 +78,10 @@ class ActivationCheckpointConfig:
         option = str(self.selective_ac_option)
         positive = option.isdecimal() and int(option) > 0
         self._require(positive or option == "op", "selective_ac_option", "a number of layers from 1, or op")
-        operators = [_operator(name) for name in self.op_sac_save_list]
+        listed = self.op_sac_save_list
+        named = isinstance(listed, (list, tuple)) and all(isinstance(one, str) for one in listed)
+        self._require(named, "op_sac_save_list", "a list of names of operators, e.g. ['aten.mm.default']")
+        operators = [_operator(name) for name in listed]
         if self.per_operator:
             self._require(operators, "op_sac_save_list", "at least one operator, e.g. aten.mm.default, with option op")
             self._require(not self.use_reentrant, "use_reentrant", "False with option op")
@@ -156,6 +160,8 @@ def _operator(name: str) -> OpOverload:
 
 def apply_ac(layers: nn.Module, ac_config: ActivationCheckpointConfig) -> None:
     """See the port."""
+    if not isinstance(layers, _CONTAINERS):
+        raise TypeError(f"expected a ModuleList, ModuleDict or Sequential of layers, got {type(layers).__name__}")
     named = list(layers.named_children())
     for name, layer in named:
         if isinstance(layer, wrapping.CheckpointWrapper):

@@ -34,6 +34,9 @@ def custom_shard(
             return func(*args, **kwargs)
         if in_placements is None or len(in_placements) != len(args):
             raise ValueError(f"expected placements for {len(args)} arguments, got in_placements={in_placements}")
+        for name, one in kwargs.items():
+            if isinstance(one, DTensor):
+                raise TypeError(f"argument {name!r} is a distributed tensor; in_placements needs it in its place")
         parts = [
             part_of(one, device_mesh, placements, place, redistribute_inputs)
             for place, (one, placements) in enumerate(zip(args, in_placements, strict=True))
@@ -59,7 +62,7 @@ def part_of(
         raise TypeError(f"argument {place} is a {type(value).__name__}, its placements are {placements}")
     if placements is None:
         return value
-    placements = tuple(placements)
+    placements = fitting(placements, device_mesh, f"argument {place}")
     if not redistribute and value.placements != placements:
         raise ValueError(f"argument {place} lies as {value.placements}, expected {placements}")
     for size, placement in zip(device_mesh.shape, placements, strict=True):
@@ -83,8 +86,20 @@ def join(value: Any, device_mesh: DeviceMesh, placements: Sequence[Placement] | 
         raise TypeError(f"result {place} is a {type(value).__name__}, its placements are {placements}")
     if placements is None:
         return value
+    placements = fitting(placements, device_mesh, f"result {place}")
     gradients = [gradient_of_part(one) for one in placements]
     return DTensor.from_local(value, device_mesh, placements, grad_placements=gradients)
+
+
+def fitting(placements: Any, device_mesh: DeviceMesh, what: str) -> tuple[Placement, ...]:
+    """Placements as a tuple, one for each mesh dimension.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if isinstance(placements, Placement) or len(placements) != device_mesh.ndim:
+        raise ValueError(f"{what} needs a tuple of {device_mesh.ndim} placements by the mesh, got {placements}")
+    return tuple(placements)
 
 
 class DFunction:

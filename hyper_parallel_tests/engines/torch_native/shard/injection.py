@@ -56,6 +56,8 @@ def shard_module(
     """See the port."""
     if not isinstance(sharding_plan, ShardingPlan):
         raise TypeError(f"expected a ShardingPlan, got {type(sharding_plan).__name__}")
+    if not callable(model):
+        raise TypeError(f"expected a module or a function, got {type(model).__name__}")
     if not isinstance(model, nn.Module):
         return _shard_function(model, device_mesh, sharding_plan)
     resolved = resolve(model, device_mesh, sharding_plan)
