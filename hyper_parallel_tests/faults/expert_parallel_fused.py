@@ -100,3 +100,40 @@ def late_combine_waits_at_once(patch: Patch) -> None:
     def send_back(original: Any, rows: Any, dispatch: Any) -> Any:
         patch.reached()
         return original(rows, dispatch).wait()
+
+
+@fault(
+    id="ep-shared-expert-waits-for-the-rows",
+    symptom="Combining late gains nothing: the shared expert begins when the rows are back.",
+    capability="expert_parallel",
+    layer="l2",
+    must_fail=["EP-2-02"],
+    watchdog=5,
+)
+def shared_expert_waits_for_the_rows(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.layer:MoE.forward", parameters=("self", "hidden"))
+    def forward(original: Any, self: Any, hidden: Any) -> Any:
+        shared, self.shared = self.shared, None
+        if shared is not None:
+            patch.reached()
+        try:
+            output = original(self, hidden)
+        finally:
+            self.shared = shared
+        return output if shared is None else output + shared(hidden)
+
+
+@fault(
+    id="ep-grouped-gemm-is-not-used",
+    symptom="A layer set to grouped GEMM still launches three small products for each of its experts.",
+    capability="expert_parallel",
+    layer="l2",
+    must_fail=["EP-2-02"],
+    ranks="all",
+)
+def grouped_gemm_is_not_used(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.experts:GroupedExperts.__init__", parameters=("self", "dim", "hidden_dim", "num_experts"))
+    def make(original: Any, self: Any, dim: int, hidden_dim: int, num_experts: int, grouped: bool = False) -> None:
+        original(self, dim, hidden_dim, num_experts)
+        if grouped:
+            patch.reached()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -188,3 +189,21 @@ def expert_gradients_averaged_in_backward(patch: Patch) -> None:
     def local(original: Any, parameter: Any) -> Any:
         part = original(parameter)
         return Averaged.apply(part, parameter.device_mesh.size()) if isinstance(parameter, DTensor) else part
+
+
+@fault(
+    id="ep-absent-gradients-left-out",
+    symptom="Training stands still in the first step in which some rank has no gradient for a shared parameter.",
+    capability="expert_parallel",
+    layer="l1",
+    must_fail=["EP-1-02"],
+    watchdog=5,
+)
+def absent_gradients_left_out(patch: Patch) -> None:
+    @patch.around("torch.distributed:all_reduce", parameters=("tensor", "op", "group"))
+    def all_reduce(original: Any, tensor: Any, op: Any = dist.ReduceOp.SUM, *others: Any, **options: Any) -> Any:
+        if op != dist.ReduceOp.MAX:
+            return original(tensor, op, *others, **options)
+        # Each rank goes on with what it has itself.
+        patch.reached()
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -224,3 +225,50 @@ def sizes_not_compared(patch: Patch) -> None:
         said = original(self, numbers)
         patch.reached()
         return [said[self.rank]] * len(said)
+
+
+@fault(
+    id="symm-free-leaves-puts-behind",
+    symptom="A new buffer has values that were meant for the one whose place it took.",
+    capability="symmetric_memory",
+    layer="l1",
+    must_fail=["SM-1-01"],
+    ranks="all",
+)
+def free_leaves_puts_behind(patch: Patch) -> None:
+    # The slowest transfers there are: done when somebody waits for them.
+    @patch.around(f"{_OURS}.transfers:Transfers.__init__", parameters=("self", "rank"))
+    def make(original: Any, self: Any, rank: int) -> None:
+        original(self, rank)
+        self._allowed = 0
+
+    @patch.around(f"{_OURS}.transfers:Transfers.quiet", parameters=("self", "timeout"))
+    def quiet(original: Any, self: Any, timeout: Any = None) -> None:
+        if timeout is None:
+            self.allow(sum(len(steps) for epoch in self._epochs for _, steps in epoch))
+        original(self, timeout)
+
+    @patch.around(f"{_OURS}.owner:Owner.free", parameters=("self", "tensor"))
+    def free(original: Any, self: Any, tensor: Any) -> None:
+        self.transfers.quiet = patch.reached
+        try:
+            original(self, tensor)
+        finally:
+            del self.transfers.quiet
+
+
+@fault(
+    id="symm-close-drops-puts",
+    symptom="The last step's values never arrive when their sender ends first.",
+    capability="symmetric_memory",
+    layer="l1",
+    must_fail=["SM-1-01"],
+)
+def close_drops_puts(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.transfers:Transfers.close", parameters=("self",))
+    def close(original: Any, self: Any) -> None:
+        with self._changed:
+            if any(self._epochs):
+                patch.reached()
+            self._epochs = deque([[]])
+        original(self)

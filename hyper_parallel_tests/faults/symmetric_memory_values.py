@@ -131,3 +131,38 @@ def mean_is_a_sum(patch: Patch) -> None:
             patch.reached()
             reduce_op = "sum"
         return original(x1, x2, symm_tensor, signal, reduce_op)
+
+
+@fault(
+    id="symm-next-exchange-overwrites",
+    symptom="A rank that reads slowly has the next step's values in the place of this one's.",
+    capability="symmetric_memory",
+    layer="l2",
+    must_fail=["SM-2-01"],
+)
+def next_exchange_overwrites(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.exchange:_exchange", parameters=("owner", "output", "parts"))
+    def exchange(original: Any, owner: Any, output: Any, parts: Any) -> None:
+        owner.barrier = patch.reached
+        try:
+            original(owner, output, parts)
+        finally:
+            del owner.barrier
+
+
+@fault(
+    id="symm-signals-lost-at-the-start",
+    symptom="The fused product stands still when one rank comes to it later than the others.",
+    capability="symmetric_memory",
+    layer="l2",
+    must_fail=["SM-2-01"],
+    watchdog=5,
+)
+def signals_lost_at_the_start(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.fused:_begin", parameters=("owner", "signal"))
+    def begin(original: Any, owner: Any, signal: Any) -> None:
+        owner.barrier = patch.reached
+        try:
+            original(owner, signal)
+        finally:
+            del owner.barrier

@@ -129,3 +129,10 @@ def test_sizes_that_do_not_fit_are_an_error(top_k):
     """A token sees one expert at least, and not more than there are."""
     with pytest.raises(ValueError, match=f"top_k={top_k} .* experts=4"):
         MoeShape(top_k=top_k)
+
+
+@pytest.mark.parametrize("dense_layers", [-1, 3])
+def test_more_dense_layers_than_layers_are_an_error(dense_layers):
+    """Neither fewer than none nor more than there are layers can be dense."""
+    with pytest.raises(ValueError, match=f"dense_layers={dense_layers} .* layers=2"):
+        MoeShape(layers=2, dense_layers=dense_layers)

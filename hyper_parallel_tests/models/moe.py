@@ -53,6 +53,8 @@ class MoeShape(DecoderShape):
         super().__post_init__()
         if not 1 <= self.top_k <= self.experts:
             raise ValueError(f"top_k={self.top_k} must be between 1 and experts={self.experts}")
+        if not 0 <= self.dense_layers <= self.layers:
+            raise ValueError(f"dense_layers={self.dense_layers} must be between 0 and layers={self.layers}")
 
     @property
     def head_width(self) -> int:

@@ -125,3 +125,10 @@ def test_layer_chooses_by_its_bias(engine, ledger):
     moe(tokens)
     assert moe.routing.experts.flatten().tolist() == [3] * TOKENS
     assert_close(moe.routing.weights[:, 0], moe.routing.scores[:, 3], ledger["exact"], what="weights")
+
+
+@contract("EP-0-01")
+def test_bias_that_is_not_there(engine):
+    """A layer without a bias says what it would have to be made with."""
+    with pytest.raises(ValueError, match="load_balance_coeff"):
+        engine.update_expert_bias(engine.MoE(DIM, DIM, EXPERTS, 2))

@@ -110,3 +110,10 @@ def test_low_precision_rows_are_weighted_in_full(engine):
     rows, _, order = engine.permute_tokens(torch.full((1, DIM), 1.0, dtype=torch.bfloat16), experts, EXPERTS)
     found = engine.unpermute_tokens(rows, order, torch.tensor([[1.0, 0.003, 0.003, 0.003]]))
     assert_equal(found, torch.full((1, DIM), 1.009).to(torch.bfloat16), what="output")
+
+
+@contract("EP-0-02")
+def test_expert_that_is_not_there(engine):
+    """An assignment to an expert behind the last one is refused, and both numbers are named."""
+    with pytest.raises(ValueError, match=rf"\b{EXPERTS}\b.*\b{EXPERTS}\b"):
+        engine.permute_tokens(tokens(2), torch.tensor([[0, 1], [2, EXPERTS]]), EXPERTS)

@@ -109,6 +109,44 @@ def test_impossible_number_of_choices(engine, top_k):
 
 
 @contract("EP-0-01")
+def test_bias_of_another_number_of_experts(engine):
+    """A bias that has not one number for each expert is refused, also where it would stretch to all of them."""
+    with pytest.raises(ValueError, match=rf"\[1\].*\b{EXPERTS}\b"):
+        engine.route_tokens(logits_of("distinct"), 2, expert_bias=torch.ones(1))
+
+
+@contract("EP-0-01")
+def test_unknown_names(engine):
+    """Score functions and drop policies that there are not are refused and named."""
+    with pytest.raises(ValueError, match="argmax"):
+        engine.route_tokens(logits_of("distinct"), 2, score_func="argmax")
+    with pytest.raises(ValueError, match="last"):
+        engine.kept_assignments(engine.route_tokens(logits_of("distinct"), 2), 1, drop_policy="last")
+
+
+@contract("EP-0-01")
+def test_impossible_capacity(engine):
+    """A capacity below nothing, and a factor that is not positive, are refused and named."""
+    with pytest.raises(ValueError, match="-1"):
+        engine.kept_assignments(engine.route_tokens(logits_of("distinct"), 2), -1)
+    for factor in (0.0, -0.5):
+        with pytest.raises(ValueError, match=str(factor)):
+            engine.expert_capacity(TOKENS, 2, EXPERTS, factor)
+
+
+@contract("EP-0-01")
+def test_scores_that_vanish(engine):
+    """A token whose sigmoids are all zero in floating point has weights of zero, and makes no NaN."""
+    logits = torch.full((2, EXPERTS), -200.0).requires_grad_()
+    found = engine.route_tokens(logits, 2, score_func="sigmoid", route_norm=True)
+    assert_equal(found.weights.detach(), torch.zeros(2, 2), what="weights")
+    loss = engine.load_balancing_loss(found.scores, found.experts)
+    (loss + found.weights.sum()).backward()
+    assert loss.item() == 0.0
+    assert_equal(logits.grad, torch.zeros(2, EXPERTS), what="gradient")
+
+
+@contract("EP-0-01")
 @pytest.mark.parametrize(
     ("tokens", "top_k", "experts", "factor", "expected"),
     [
@@ -139,14 +177,37 @@ def test_kept_assignments(engine, kind, capacity, drop_policy):
 
 
 @contract("EP-0-01")
-def test_dropped_assignments_are_not_made_up_for(engine, ledger):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}],
+    ids=["default", "sigmoid_normed_scaled"],
+)
+def test_layer_routes_as_configured(engine, ledger, options):
+    """A layer's router, and one by itself, choose and weigh by their gate's logits as they were told to."""
+    tokens = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(5))
+    moe, router = engine.MoE(8, 8, EXPERTS, 2, **options), engine.TokenChoiceTopKRouter(8, EXPERTS, 2, **options)
+    moe(tokens)
+    for gate, found in ((moe.router.gate, moe.routing), (router.gate, router(tokens))):
+        expected = engine.route_tokens(gate(tokens), 2, **options)
+        assert_close(found.weights.detach(), expected.weights.detach(), ledger["exact"], what="weights")
+        assert_close(found.scores.detach(), expected.scores.detach(), ledger["exact"], what="scores")
+        assert found.experts.tolist() == expected.experts.tolist()
+
+
+@contract("EP-0-01")
+@pytest.mark.parametrize("drop_policy", ["position", "probs"])
+def test_dropped_assignments_are_not_made_up_for(engine, ledger, drop_policy):
     """A layer with a capacity adds what its experts kept, with weights as they were."""
-    moe = engine.MoE(8, 8, EXPERTS, 2, capacity_factor=0.5, route_norm=True)
+    moe = engine.MoE(8, 8, EXPERTS, 2, capacity_factor=0.5, route_norm=True, drop_policy=drop_policy)
     tokens = torch.randn(TOKENS, 8, generator=torch.Generator().manual_seed(5))
     found = moe(tokens)
     routing = moe.routing
-    fits = kept(routing.experts, list(range(2 * TOKENS)), 2)
-    assert not fits.all()
+    in_turn = list(range(2 * TOKENS))
+    by_weight = best(routing.weights.flatten().tolist(), 2 * TOKENS)
+    fits, others = (kept(routing.experts, one, 2) for one in (in_turn, by_weight))
+    assert (fits != others).any()
+    if drop_policy == "probs":
+        fits = others
     expected = torch.zeros_like(tokens)
     for token, choice in fits.nonzero().tolist():
         counts = torch.zeros(EXPERTS, dtype=torch.int64)

@@ -104,23 +104,30 @@ def test_experts_on_some_ranks_each(engine, world, ledger):
 
 
 @contract("EP-1-02")
-def test_absent_gradients_count_as_zeros(engine, world, ledger):
-    """A rank that has no gradient gets the others' sum, and what no rank has stays absent."""
-    mesh = world.mesh(ep=world.size)
-    model = divided_block(engine, world, SHARED)
-    backward(engine, world, model, mesh)
-    own = {name: one.grad.clone() for name, one in model.moe.shared.named_parameters()}
+@pytest.mark.parametrize("dims", ["ep", "dp_ep", "ep_dp"])
+def test_absent_gradients_count_as_zeros(engine, world, ledger, dims):
+    """A rank that has no gradient gets the others' sum, and what no rank has stays absent; so on any mesh."""
+    half = world.size // 2
+    sizes = {"ep": {"ep": world.size}, "dp_ep": {"dp": 2, "ep": half}, "ep_dp": {"ep": half, "dp": 2}}[dims]
+    mesh = world.mesh(**sizes)
+    model = divided_block(engine, world, SHARED, mesh=mesh["ep"])
+    backward(engine, world, model, world.mesh(all=world.size))
+    sums = {name: one.grad.clone() for name, one in model.moe.shared.named_parameters()}
+    for own in sums.values():
+        if world.rank == 0:
+            own.zero_()
+        engine.all_reduce(own)
     if world.rank == 0:
         for parameter in model.moe.shared.parameters():
             parameter.grad = None
     model.moe.router.gate.weight.grad = None
     engine.synchronize_moe_gradients(model, mesh, reduce_op_type="sum")
     assert model.moe.router.gate.weight.grad is None
-    for name, gradient in own.items():
-        if world.rank == 0:
-            gradient.zero_()
-        engine.all_reduce(gradient)
-        assert_close(model.moe.shared.get_parameter(name).grad, gradient, ledger["ep_fp32"], what=name)
+    found = {name: one.grad for name, one in model.moe.shared.named_parameters()}
+    assert all(one is not None for one in found.values()), (
+        f"absent still: {[name for name, one in found.items() if one is None]}"
+    )
+    assert_close(found, sums, ledger["ep_fp32"], what="gradient")
 
 
 @contract("EP-1-02")

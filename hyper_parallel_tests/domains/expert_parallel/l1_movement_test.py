@@ -158,11 +158,15 @@ def test_any_module_of_experts(engine, world, ledger, load):
 
 
 @contract("EP-1-01")
-def test_counts_that_do_not_add_up(engine, world):
-    """Counts of more rows than there are are refused on every rank; the message has both numbers."""
+@pytest.mark.parametrize("fused", [False, True], ids=["composed", "fused"])
+@pytest.mark.parametrize("change", [1, -1], ids=["more", "fewer"])
+def test_counts_that_do_not_add_up(engine, world, fused, change):
+    """Counts of more or fewer rows than there are are refused on every rank; the message has both numbers."""
     rows, counts = outgoing(world, "even")
-    with pytest.raises(ValueError, match=rf"\b{len(rows) + EXPERTS}\b.*\b{len(rows)}\b"):
-        engine.dispatch_tokens(rows, counts + 1, mesh_of(world))
+    module = engine.GroupedExperts(WIDTH, WIDTH, EXPERTS)
+    engine.ExpertParallel(fused=fused).apply(module, mesh_of(world))
+    with pytest.raises(ValueError, match=rf"\b{len(rows) + change * EXPERTS}\b.*\b{len(rows)}\b"):
+        module(rows, counts + change)
 
 
 @contract("EP-1-01")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hyper_parallel_tests.domains.expert_parallel.networks import SHARED, TOKENS, train_by_style, train_on_one_card
 from hyper_parallel_tests.domains.expert_parallel.setting import EXPERTS, incoming
@@ -46,6 +49,29 @@ def test_grouped_gemm_in_the_composed_path(engine, world, ledger, tokens):
     """Experts by grouped GEMM train as the single card."""
     candidate = train_by_style(engine, world, tokens, use_grouped_mm=True)
     assert_parity(candidate, train_on_one_card(world, SHARED, tokens), ledger["ep_fp32"])
+
+
+class Operators(TorchDispatchMode):
+    """Records the operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@contract("EP-2-02")
+@pytest.mark.parametrize("use_grouped_mm", [False, True], ids=["each", "grouped"])
+def test_grouped_gemm_is_one_product_for_all_experts(engine, world, use_grouped_mm):
+    """With grouped GEMM a layer of experts has three products, and without it three for each expert."""
+    experts = engine.GroupedExperts(8, 12, 4, use_grouped_mm).to(world.device)
+    with Operators() as operators:
+        experts(torch.randn(8, 8, generator=world.generator(1)).to(world.device), torch.full((4,), 2))
+    products = [one for one in operators.names if "mm" in one]
+    assert len(products) == (3 if use_grouped_mm else 3 * 4), products
 
 
 PRODUCTS = {

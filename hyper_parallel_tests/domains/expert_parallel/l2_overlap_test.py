@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.expert_parallel.networks import (
     SHARED,
+    block,
     divided_block,
     rows_of_rank,
     train_by_style,
@@ -17,7 +18,7 @@ from hyper_parallel_tests.domains.expert_parallel.networks import (
 )
 from hyper_parallel_tests.domains.expert_parallel.observation import moments
 from hyper_parallel_tests.domains.expert_parallel.setting import EXPERTS, mesh_of, outgoing
-from hyper_parallel_tests.harness import World, assert_equal, assert_parity, contract
+from hyper_parallel_tests.harness import World, assert_close, assert_equal, assert_parity, contract
 
 
 class LateExperts(nn.Module):
@@ -45,6 +46,24 @@ def test_late_combine_does_not_wait(engine, world):
     if world.rank != world.size - 1:
         engine.send(torch.zeros(1, device=world.device), dst=world.size - 1)
     assert_equal(found + 0, rows * 2, what="output")
+
+
+@contract("EP-2-02")
+def test_shared_expert_computes_while_rows_come_back(engine, world, ledger):
+    """The shared expert has begun on every rank before the last rank's experts have computed."""
+    model = block(engine, world, SHARED)
+    model.moe.experts = engine.ExpertParallel(async_combine=True).apply(LateExperts(engine, world), mesh_of(world))
+
+    def tell(*_: Any) -> None:
+        if world.rank != world.size - 1:
+            engine.send(torch.zeros(1, device=world.device), dst=world.size - 1)
+
+    hook = model.moe.shared.register_forward_pre_hook(tell)
+    tokens = rows_of_rank(world, "uneven")
+    found = model.moe(tokens)
+    hook.remove()
+    expected = 2 * tokens * model.moe.routing.weights.sum(1, keepdim=True) + model.moe.shared(tokens)
+    assert_close(found.detach(), expected.detach(), ledger["ep_fp32"], what="output")
 
 
 @contract("EP-2-02")

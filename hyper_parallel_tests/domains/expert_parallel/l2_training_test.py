@@ -74,6 +74,17 @@ def test_crowded_tokens_are_crowded(engine, world):
 
 
 @contract("EP-2-01")
+def test_all_tokens_to_one_expert(engine, world, ledger):
+    """The same where every token of every rank goes to one expert, and all other ranks' experts have nothing."""
+    shape = SHAPES["top_1"]
+    model = divided_block(engine, world, shape)
+    model(rows_of_rank(world, "identical"))
+    assert len(set(model.moe.routing.experts.flatten().tolist())) == 1
+    candidate = train_on_ranks(engine, world, model, "identical")
+    assert_parity(candidate, train_on_one_card(world, shape, "identical"), ledger["ep_fp32"])
+
+
+@contract("EP-2-01")
 @each_shape
 @each_load
 def test_output(engine, world, ledger, shape, tokens):

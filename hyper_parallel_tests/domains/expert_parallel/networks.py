@@ -19,13 +19,14 @@ BALANCE = 0.1
 
 sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
-# Tokens of each rank; in the last one they are alike, and most of them choose the same experts.
+# Tokens of each rank; crowded ones are alike, and most of them choose the same experts; identical ones all do.
 TOKENS = {
     "even": lambda rank: 6,
     "uneven": lambda rank: 2 + 5 * rank,
     "rank_without_tokens": lambda rank: 7 * min(rank, 1),
     "one_token": lambda rank: int(rank == 1),
     "crowded": lambda rank: 6 + rank,
+    "identical": lambda rank: 3 + rank,
 }
 
 
@@ -87,8 +88,10 @@ def batch_of(rank: int, tokens: str, seed: int = 0) -> Batch:
     """A rank's tokens and targets, (tokens, DIM)."""
     source = generator(seed, f"expert_parallel {rank}")
     inputs, targets = (torch.randn(TOKENS[tokens](rank), DIM, generator=source) for _ in range(2))
-    if tokens == "crowded":
-        inputs = inputs / 4 + torch.randn(DIM, generator=generator(0, "what all tokens are alike in"))
+    if tokens in ("crowded", "identical"):
+        inputs = inputs * (tokens == "crowded") / 4 + torch.randn(
+            DIM, generator=generator(0, "what all tokens are alike in")
+        )
     return Batch(inputs, targets)
 
 

@@ -45,6 +45,12 @@ def zeros(memory: Any, *shape: int, dtype: torch.dtype = torch.float32) -> Tenso
     return tensor
 
 
+def stay_behind(engine: Any, word: Tensor) -> None:
+    """Has this rank wait for a signal that nobody sends, while the others go on as far as they can."""
+    with pytest.raises(TimeoutError):
+        engine.shmem_wait_for_signal(word, 0, 1, timeout=SHORT)
+
+
 def next_rank(world: World) -> int:
     return (world.rank + 1) % world.size
 

@@ -94,6 +94,14 @@ def test_wrong_alignment(engine, alignment):
 
 
 @contract("SM-0-01")
+@pytest.mark.parametrize("nbytes", [0, -64, 100])
+def test_heap_of_an_impossible_size(engine, nbytes):
+    """A heap of nothing, of less, or of a part of its alignment's unit is refused, and its size named."""
+    with pytest.raises(ValueError, match=str(nbytes)):
+        engine.symmetric_heap(nbytes)
+
+
+@contract("SM-0-01")
 @pytest.mark.parametrize("nbytes", [0, -1])
 def test_size_that_is_not_positive(engine, nbytes):
     """Nothing, or less, cannot be taken."""

@@ -130,6 +130,22 @@ def test_heap_size_from_the_environment(engine, monkeypatch):
 
 
 @contract("SM-0-01")
+@pytest.mark.parametrize("heap_size", [0, -1])
+def test_heap_size_that_is_not_positive(engine, heap_size):
+    """It is refused and named."""
+    with pytest.raises(ValueError, match=str(heap_size)), acquired(engine, heap_size):
+        pass
+
+
+@contract("SM-0-01")
+@pytest.mark.parametrize("heap_size", [1, 1000])
+def test_heap_of_an_odd_size(engine, heap_size):
+    """It is a heap like others: what is too large for it is refused with what to do."""
+    with acquired(engine, heap_size) as memory, pytest.raises(MemoryError, match="heap_size"):
+        memory.empty(2 * heap_size, torch.uint8)
+
+
+@contract("SM-0-01")
 @pytest.mark.parametrize("use", ["empty", "barrier", "quiet", "fence"])
 def test_use_after_the_end(engine, use):
     """Memory that was closed refuses; closing it again does nothing."""

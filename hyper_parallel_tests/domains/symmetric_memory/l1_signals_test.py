@@ -135,16 +135,37 @@ def test_words_are_apart(engine, world, memory, signal):
 
 @contract("SM-1-01")
 @pytest.mark.parametrize("call", ["shmem_signal_op", "shmem_wait_for_signal"])
-@pytest.mark.parametrize("wrong", ["word", "operation", "dtype", "ordinary"])
+@pytest.mark.parametrize("wrong", ["word", "negative_word", "operation", "dtype", "ordinary"])
 def test_wrong_arguments(engine, memory, signal, call, wrong):
     """A word that is not there, an unknown operation or comparison, and what is no signal are refused and named."""
     operation = "set" if call == "shmem_signal_op" else "eq"
     arguments = {
         "word": (signal, 4, 1, operation),
+        "negative_word": (signal, -1, 1, operation),
         "operation": (signal, 0, 1, "swap"),
         "dtype": (memory.empty(4, torch.int64), 0, 1, operation),
         "ordinary": (torch.zeros(4, dtype=torch.int32), 0, 1, operation),
     }[wrong]
-    message = {"word": r"\b4\b", "operation": "swap", "dtype": "int64", "ordinary": "(?i)symmetric"}[wrong]
+    message = {
+        "word": r"\b4\b",
+        "negative_word": "-1",
+        "operation": "swap",
+        "dtype": "int64",
+        "ordinary": "(?i)symmetric",
+    }[wrong]
     with pytest.raises(ValueError, match=message):
         getattr(engine, call)(*arguments)
+
+
+@contract("SM-1-01")
+@pytest.mark.parametrize("rank", [-1, 8])
+def test_signal_to_an_unknown_rank(engine, world, memory, signal, rank):
+    """It is refused with the rank, and neither word nor data of any rank changes."""
+    tensor = zeros(memory, 2)
+    with pytest.raises(ValueError, match=str(rank)):
+        engine.shmem_signal_op(signal, 0, 1, "add", rank)
+    with pytest.raises(ValueError, match=str(rank)):
+        engine.shmem_put_with_signal(tensor, 0, torch.ones(2), 0, 2, signal, 0, 1, "add", rank)
+    memory.barrier()
+    assert signal.tolist() == [0] * 4
+    assert tensor.tolist() == [0.0] * 2

@@ -23,6 +23,7 @@ WRONG = {
     "target_end": ({"target_offset": COUNT - 3}, rf"{COUNT - 3} to {COUNT + 1}.*{COUNT}"),
     "src_end": ({"src_offset": COUNT - 3}, rf"{COUNT - 3} to {COUNT + 1}.*{COUNT}"),
     "target_begin": ({"target_offset": -1}, "-1"),
+    "src_begin": ({"src_offset": -1}, "-1"),
     "size": ({"size": -1}, "-1"),
     "high_rank": ({"target_rank": 8}, r"\b8\b"),
     "low_rank": ({"target_rank": -1}, "-1"),

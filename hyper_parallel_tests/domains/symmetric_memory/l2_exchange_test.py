@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyper_parallel_tests.domains.symmetric_memory.heaps import acquired, each_dtype, filled, values_of, zeros
+from hyper_parallel_tests.domains.symmetric_memory.heaps import (
+    acquired,
+    each_dtype,
+    filled,
+    stay_behind,
+    values_of,
+    zeros,
+)
 from hyper_parallel_tests.harness import World, assert_equal, contract
 
 COUNT = 6
@@ -103,6 +110,39 @@ def test_all_to_all_of_different_sizes(engine, world, memory, kind):
     """Some send more, some nothing: all finds its place behind what earlier ranks send, twice in a row."""
     for turn in range(2):
         exchanged(engine, world, memory, kind, torch.float32, seed=turn)
+
+
+@contract("SM-2-01")
+@pytest.mark.parametrize("late", ["first", "last"])
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
+def test_next_exchange_waits_for_the_late_reader(engine, world, memory, kind, late):
+    """Who goes on to the next exchange does not overwrite what a late rank has not read yet."""
+    output, word = zeros(memory, world.size * COUNT), zeros(memory, 1, dtype=torch.int32)
+    for turn in range(3):
+        values = own_values(world, memory, torch.float32, COUNT, seed=turn)
+        if kind == "all_gather":
+            engine.shmem_allgather(output, values)
+        else:
+            engine.shmem_alltoall([values] * world.size, output, [COUNT] * world.size)
+        if world.rank == (0 if late == "first" else world.size - 1):
+            stay_behind(engine, word)
+        # Without a collective, for which ranks would wait.
+        expected = torch.cat([values_of(rank, COUNT, seed=turn) for rank in range(world.size)])
+        assert_equal(output, expected, what=f"output of turn {turn}")
+
+
+@contract("SM-2-01")
+def test_exchange_of_different_dtypes(engine, world, memory):
+    """What has another dtype is refused with both, before anything is written, and the next exchange is right."""
+    output = zeros(memory, world.size * COUNT)
+    values = own_values(world, memory, torch.float32, COUNT)
+    with pytest.raises(ValueError, match=r"bfloat16.*float32"):
+        engine.shmem_allgather(output, values.bfloat16())
+    with pytest.raises(ValueError, match=r"bfloat16.*float32"):
+        engine.shmem_alltoall([values.bfloat16()] * world.size, output, [COUNT] * world.size)
+    assert_equal(output, torch.zeros(world.size * COUNT), what="output")
+    engine.shmem_allgather(output, values)
+    assert_equal(output, gathered(engine, world, values), what="output")
 
 
 @contract("SM-2-01")

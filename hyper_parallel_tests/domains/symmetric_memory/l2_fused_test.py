@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyper_parallel_tests.domains.symmetric_memory.heaps import DTYPES, acquired, each_dtype, values_of, zeros
+from hyper_parallel_tests.domains.symmetric_memory.heaps import (
+    DTYPES,
+    acquired,
+    each_dtype,
+    stay_behind,
+    values_of,
+    zeros,
+)
 from hyper_parallel_tests.harness import World, assert_bitwise_repeatable, assert_close, assert_equal, contract
 
 # Rows of each rank, inner, columns. Seven rows do not divide into blocks evenly.
@@ -59,9 +66,14 @@ class MultiplyAndScatter:
         return total / self.world.size if reduce_op == "avg" else total
 
 
+def matrices(rank: int, rows: int, turn: int) -> tuple[Tensor, Tensor]:
+    """A rank's matrices of small whole numbers, on the CPU in fp32."""
+    return values_of(rank, rows, INNER, seed=turn), values_of(rank + 50, INNER, COLUMNS, seed=turn)
+
+
 def whole_numbers(world: World, memory, dtype: torch.dtype, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """This rank's matrices, whose product has no rounding in any dtype."""
-    a, b = values_of(world.rank, rows, INNER, seed=seed), values_of(world.rank + 50, INNER, COLUMNS, seed=seed)
+    a, b = matrices(world.rank, rows, seed)
     return a.to(memory.device, dtype), b.to(memory.device, dtype)
 
 
@@ -108,6 +120,36 @@ def test_matmul_reduce_scatter(engine, world, memory, dtype, reduce_op):
 
 
 @contract("SM-2-01")
+@pytest.mark.parametrize("late", ["first", "last"])
+def test_all_gather_matmul_with_a_late_rank(engine, world, memory, late):
+    """A rank that begins late, and reads late what it has gathered, loses neither signals nor rows."""
+    both, word = GatherAndMultiply(engine, world, memory, torch.float32), zeros(memory, 1, dtype=torch.int32)
+    for turn in range(3):
+        if world.rank == (0 if late == "first" else world.size - 1):
+            stay_behind(engine, word)
+        _, product = both.fused(*whole_numbers(world, memory, torch.float32, ROWS, turn))
+        if world.rank == (0 if late == "first" else world.size - 1):
+            stay_behind(engine, word)
+        rows = torch.cat([matrices(rank, ROWS, turn)[0] for rank in range(world.size)])
+        expected = [rows, rows @ matrices(world.rank, ROWS, turn)[1]]
+        assert_equal([both.gathered, product], expected, what=f"gathered and product of turn {turn}")
+
+
+@contract("SM-2-01")
+@pytest.mark.parametrize("late", ["first", "last"])
+def test_matmul_reduce_scatter_with_a_late_rank(engine, world, memory, late):
+    """Nor does it where products are summed."""
+    both, word = MultiplyAndScatter(engine, world, memory, torch.float32), zeros(memory, 1, dtype=torch.int32)
+    own = slice(world.rank * ROWS, (world.rank + 1) * ROWS)
+    for turn in range(3):
+        if world.rank == (0 if late == "first" else world.size - 1):
+            stay_behind(engine, word)
+        found = both.fused(*whole_numbers(world, memory, torch.float32, world.size * ROWS, turn))
+        pairs = [matrices(rank, world.size * ROWS, turn) for rank in range(world.size)]
+        assert_equal(found, sum(a[own] @ b for a, b in pairs), what=f"rows of turn {turn}")
+
+
+@contract("SM-2-01")
 @pytest.mark.parametrize("kind", [GatherAndMultiply, MultiplyAndScatter])
 def test_products_with_rounding(engine, world, memory, ledger, kind):
     """Of any numbers the fused form gives the unfused one's but for rounding, and the same bits each time."""
@@ -118,13 +160,14 @@ def test_products_with_rounding(engine, world, memory, ledger, kind):
 
 
 @contract("SM-2-01")
-@pytest.mark.parametrize("wrong", ["gather_out", "b", "c", "signal", "dtype", "block_size"])
+@pytest.mark.parametrize("wrong", ["a", "gather_out", "b", "c", "signal", "dtype", "block_size"])
 def test_all_gather_matmul_that_does_not_fit(engine, world, memory, wrong):
     """Matrices, signals and blocks that do not fit are refused on every rank, with what was found."""
     both = GatherAndMultiply(engine, world, memory, torch.float32)
     a, b = whole_numbers(world, memory, torch.float32, ROWS)
     arguments = {"a": a, "b": b, "c": both.product, "gather_out": both.gathered, "signal": both.signal}
     change, found = {
+        "a": ({"a": a[0]}, rf"\[{INNER}\]"),
         "gather_out": ({"gather_out": both.gathered[1:]}, rf"\[{world.size * ROWS - 1}, {INNER}\]"),
         "b": ({"b": b[1:]}, rf"\[{INNER - 1}, {COLUMNS}\]"),
         "c": ({"c": both.product[1:]}, rf"\[{world.size * ROWS - 1}, {COLUMNS}\]"),
@@ -137,7 +180,7 @@ def test_all_gather_matmul_that_does_not_fit(engine, world, memory, wrong):
 
 
 @contract("SM-2-01")
-@pytest.mark.parametrize("wrong", ["rows", "x2", "symm_tensor", "reduce_op"])
+@pytest.mark.parametrize("wrong", ["x1", "rows", "x2", "symm_tensor", "reduce_op"])
 def test_matmul_reduce_scatter_that_does_not_fit(engine, world, memory, wrong):
     """Rows that ranks do not divide, other matrices that do not fit and unknown operations are refused and named."""
     both = MultiplyAndScatter(engine, world, memory, torch.float32)
@@ -145,6 +188,7 @@ def test_matmul_reduce_scatter_that_does_not_fit(engine, world, memory, wrong):
     a, b = whole_numbers(world, memory, torch.float32, rows)
     arguments = {"x1": a, "x2": b, "symm_tensor": both.arriving, "signal": both.signal}
     change, found = {
+        "x1": ({"x1": a[0]}, rf"\[{INNER}\]"),
         "rows": ({"x1": a[1:]}, rf"\b{rows - 1}\b.*\b{world.size}\b"),
         "x2": ({"x2": b[1:]}, rf"\[{INNER - 1}, {COLUMNS}\]"),
         "symm_tensor": ({"symm_tensor": both.arriving[1:]}, rf"\[{rows - 1}, {COLUMNS}\]"),

@@ -60,17 +60,21 @@ class ExpertParallel(Protocol):
             logits: (tokens, experts), any float; scores and weights are at least fp32.
             top_k: choices a token.
             score_func: ``softmax`` over all experts, or ``sigmoid`` of each.
-            route_norm: whether a token's weights are divided by their sum.
+            route_norm: whether a token's weights are divided by their sum; they are zeros where their scores are.
             route_scale: factor on the weights, after that.
             expert_bias: (experts,), added to the scores for the choice alone: weights are made of the scores.
 
         Raises:
-            ValueError: ``top_k`` is below 1 or above the number of experts (the message has both), or the score
-                function is unknown.
+            ValueError: ``top_k`` is below 1 or above the number of experts (the message has both), the score
+                function is unknown, or the bias has another number of experts.
         """
 
     def expert_capacity(self, tokens: int, top_k: int, num_experts: int, capacity_factor: float) -> int:
-        """Assignments that one expert takes: ceil(tokens * top_k * capacity_factor / num_experts)."""
+        """Assignments that one expert takes: ceil(tokens * top_k * capacity_factor / num_experts).
+
+        Raises:
+            ValueError: ``capacity_factor`` is not positive.
+        """
 
     def kept_assignments(
         self, routing: Routing, capacity: int, *, drop_policy: Literal["position", "probs"] = "position"
@@ -78,6 +82,9 @@ class ExpertParallel(Protocol):
         """Which assignments fit, (tokens, top_k), bool: each expert keeps ``capacity`` at most.
 
         ``position`` keeps those of the first tokens, ``probs`` those of the largest weights, of equal ones the first.
+
+        Raises:
+            ValueError: ``capacity`` is negative, or the policy unknown.
         """
 
     def load_balancing_loss(
@@ -123,6 +130,9 @@ class ExpertParallel(Protocol):
         Returns:
             rows (rows, dim); counts (num_experts,), int64; order (rows,), int64: the assignment token * top_k + choice
             of each row.
+
+        Raises:
+            ValueError: there is no such expert.
         """
 
     def unpermute_tokens(self, rows: Tensor, order: Tensor, weights: Tensor, *, weighted: bool = True) -> Tensor:
@@ -140,7 +150,8 @@ class ExpertParallel(Protocol):
         """The experts that a rank holds.
 
         Raises:
-            ValueError: ``ep_size`` does not divide ``num_experts``; the message has both numbers.
+            ValueError: ``ep_size`` does not divide ``num_experts``, or there is no such rank; the message has both
+                numbers.
         """
 
     def dispatch_tokens(self, rows: Tensor, counts: Tensor, device_mesh: DeviceMeshMembers) -> Dispatch:
@@ -185,6 +196,9 @@ class ExpertParallel(Protocol):
             gate, up, down: of this rank's experts, as in ``GroupedExperts``; plain tensors.
             chunks: groups of whole experts that a rank works on one after the other, while the next one's rows arrive
                 and the last one's go back; no more than it has experts.
+
+        Raises:
+            ValueError: as ``dispatch_tokens``.
         """
 
     def TokenChoiceTopKRouter(
@@ -246,6 +260,9 @@ class ExpertParallel(Protocol):
 
         With ``device_mesh`` the counts are those of all its ranks; collective then.
 
+        Raises:
+            ValueError: the layer was made without ``load_balance_coeff``.
+
         Source: Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024, algorithm 1.
         """
 
@@ -254,8 +271,8 @@ class ExpertParallel(Protocol):
     ) -> Any:
         """Style for experts: ``apply(module, device_mesh)`` divides them, and has rows dispatched and combined.
 
-        Each rank's own values are divided, nothing is sent; parameters become distributed ones, ``Shard(0)``. The
-        module is called with ``rows`` and ``counts`` of all experts as before.
+        Each rank's own values are divided, nothing is sent; all parameters, those of parts of the module too, become
+        distributed ones, ``Shard(0)``. The module is called with ``rows`` and ``counts`` of all experts as before.
 
         Args:
             token_dispatcher: ``all_to_all``.
@@ -265,8 +282,9 @@ class ExpertParallel(Protocol):
             chunks: see there; more than one needs ``fused``.
 
         Raises:
-            ValueError: unknown dispatcher, chunks below 1, or more without ``fused``; on ``apply``, the mesh's size
-                does not divide the experts, the message has both numbers.
+            ValueError: unknown dispatcher, chunks below 1, or more without ``fused``; on ``apply``,
+                before anything is changed, the mesh's size does not divide the experts (the message has both numbers),
+                or a parameter is divided already.
         """
 
     def ExpertTensorParallel(self, token_dispatcher: str = "all_to_all", async_combine: bool = False) -> Any:
@@ -286,5 +304,6 @@ class ExpertParallel(Protocol):
 
         What is on all ranks of ``device_mesh``, of one dimension or more, is summed over all of them; divided experts
         have the sum over the dimensions that they are divided over, and are summed over the others. Absent gradients
-        count as zeros where another rank has one. ``avg`` divides all of them alike, by the mesh's size.
+        count as zeros where another rank has one. ``avg`` divides all of them alike, by the mesh's size. Which
+        dimensions a parameter is divided over is told by their names.
         """

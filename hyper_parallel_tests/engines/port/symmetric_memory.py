@@ -119,7 +119,11 @@ class SymmetricMemory(Protocol):
     """
 
     def symmetric_heap(self, nbytes: int, *, alignment: int = 64) -> SymmetricHeapMembers:
-        """The bookkeeping of a heap of ``nbytes`` bytes, without memory."""
+        """The bookkeeping of a heap of ``nbytes`` bytes, without memory.
+
+        Raises:
+            ValueError: ``nbytes`` is no positive multiple of ``alignment``, or that is no power of two.
+        """
 
     def acquire_symmetric_memory(
         self, group: ProcessGroup | None = None, *, heap_size: int | None = None
@@ -128,7 +132,11 @@ class SymmetricMemory(Protocol):
 
         Args:
             group: who can reach the memory.
-            heap_size: bytes of each rank; None means the environment's ``SYMMETRIC_MEMORY_HEAP_SIZE``, or 1 GiB.
+            heap_size: bytes of each rank, of which the engine may keep a few for itself; None means the environment's
+                ``SYMMETRIC_MEMORY_HEAP_SIZE``, or 1 GiB.
+
+        Raises:
+            ValueError: ``heap_size`` is not positive.
         """
 
     def shmem_put(
@@ -204,7 +212,8 @@ class SymmetricMemory(Protocol):
         """All ranks' ``input_tensor`` one after the other in the symmetric ``output_tensor``; collective.
 
         Raises:
-            ValueError: the output has not as many elements as all inputs; the message has both numbers.
+            ValueError: the output has not as many elements as all inputs (the message has both numbers), or another
+                dtype: before anything is written.
         """
 
     def shmem_alltoall(
@@ -219,7 +228,7 @@ class SymmetricMemory(Protocol):
 
         Raises:
             ValueError: a rank sends another number than is expected, or more comes than there is room for: on every
-                rank, before anything is written; the message has the ranks and both numbers.
+                rank, before anything is written; the message has the ranks and both numbers. Or dtypes differ.
         """
 
     def fused_all_gather_matmul(

@@ -22,7 +22,7 @@ def synchronize_moe_gradients(module: nn.Module, device_mesh: DeviceMesh, *, red
     if reduce_op_type not in ("avg", "sum"):
         raise ValueError(f"unknown reduce op type {reduce_op_type!r}: expected avg or sum")
     parameters = [one for one in module.parameters() if one.requires_grad]
-    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int64)
+    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int64).to(device_mesh.device_type)
     for name in device_mesh.mesh_dim_names:
         dist.all_reduce(present, dist.ReduceOp.MAX, device_mesh.get_group(name))
     for parameter, somewhere in zip(parameters, present.tolist(), strict=True):

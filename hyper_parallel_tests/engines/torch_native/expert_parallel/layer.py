@@ -116,6 +116,8 @@ class MoE(nn.Module):
 @torch.no_grad()
 def update_expert_bias(moe: MoE, *, device_mesh: DeviceMesh | None = None) -> None:
     """See the port."""
+    if moe.load_balance_coeff is None:
+        raise ValueError("the layer has no bias: expected one made with load_balance_coeff")
     counts = summed(moe.tokens_per_expert.clone(), device_mesh)
     moe.expert_bias += moe.load_balance_coeff * (counts.mean() - counts).sign()
     moe.tokens_per_expert.zero_()

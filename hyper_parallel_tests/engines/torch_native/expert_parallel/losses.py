@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from hyper_parallel_tests.engines.torch_native.expert_parallel.routing import LEAST_SUM
+
 __all__ = ["attach_auxiliary_loss", "load_balancing_loss", "router_z_loss", "summed"]
 
 
@@ -17,7 +19,7 @@ def load_balancing_loss(scores: Tensor, experts: Tensor, *, device_mesh: DeviceM
     num_experts, top_k = scores.shape[1], experts.shape[1]
     counts = summed(experts.flatten().bincount(minlength=num_experts), device_mesh)
     assignments = counts.sum().clamp(min=1)
-    likely = (scores / scores.sum(-1, keepdim=True)).sum(0) / (assignments / top_k)
+    likely = (scores / scores.sum(-1, keepdim=True).clamp(min=LEAST_SUM)).sum(0) / (assignments / top_k)
     return num_experts * (counts / assignments * likely).sum()
 
 

@@ -14,11 +14,21 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hyper_parallel_tests.engines.torch_native.differentiable_collectives import differentiable_all_to_all
 
-__all__ = ["Dispatch", "Exchange", "combine_tokens", "dispatch_tokens", "exchange_counts", "experts_of_rank"]
+__all__ = [
+    "Dispatch",
+    "Exchange",
+    "check_counts",
+    "combine_tokens",
+    "dispatch_tokens",
+    "exchange_counts",
+    "experts_of_rank",
+]
 
 
 def experts_of_rank(num_experts: int, ep_size: int, rank: int) -> range:
     """See the port."""
+    if not 0 <= rank < ep_size:
+        raise ValueError(f"rank {rank} of {ep_size}: expected one of 0 to {ep_size - 1}")
     if num_experts % ep_size:
         raise ValueError(
             f"{num_experts} experts do not divide among {ep_size} ranks: choose an expert-parallel degree that divides "
@@ -62,6 +72,14 @@ class Exchange:
         return self.by_expert().argsort()
 
 
+def check_counts(rows: Tensor, counts: Tensor) -> None:
+    """Holds counts to the rows that they are of."""
+    if int(counts.sum()) != len(rows):
+        raise ValueError(
+            f"counts of {int(counts.sum())} rows in all for {len(rows)} rows: expected each expert's number of rows"
+        )
+
+
 def exchange_counts(counts: Tensor, device_mesh: DeviceMesh) -> Exchange:
     """Tells each rank how many rows come from each, for each of its experts; collective."""
     size = device_mesh.size()
@@ -83,10 +101,7 @@ class Dispatch(NamedTuple):
 
 def dispatch_tokens(rows: Tensor, counts: Tensor, device_mesh: DeviceMesh) -> Dispatch:
     """See the port."""
-    if int(counts.sum()) != len(rows):
-        raise ValueError(
-            f"counts of {int(counts.sum())} rows in all for {len(rows)} rows: expected one for each expert"
-        )
+    check_counts(rows, counts)
     exchange = exchange_counts(counts, device_mesh)
     sent, received = exchange.sent, exchange.received
     arrived = differentiable_all_to_all(rows.contiguous(), received, sent, group=exchange.group)

@@ -16,6 +16,8 @@ def permute_tokens(
     if kept is not None:
         order = order[kept.flatten()[order]]
     counts = chosen[order].bincount(minlength=num_experts)
+    if len(counts) > num_experts:
+        raise ValueError(f"expert {len(counts) - 1} of {num_experts}: expected numbers from 0 to {num_experts - 1}")
     return tokens.index_select(0, order // experts.shape[1]), counts, order
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 __all__ = ["Routing", "expert_capacity", "kept_assignments", "route_tokens"]
 
-# Sigmoid scores of a token may all be zero in floating point.
-_LEAST_SUM = 1e-20
+LEAST_SUM = 1e-20
+"""What scores are divided by at least: sigmoids of a token may all be zero in floating point."""
 
 
 class Routing(NamedTuple):
@@ -46,21 +46,29 @@ def route_tokens(
         scores = logits.sigmoid()
     else:
         raise ValueError(f"unknown score function {score_func!r}: expected softmax or sigmoid")
+    if expert_bias is not None and expert_bias.shape != logits.shape[-1:]:
+        raise ValueError(
+            f"a bias of shape {list(expert_bias.shape)}: expected one number for each of {logits.shape[-1]}"
+        )
     ranked = scores.detach() if expert_bias is None else scores.detach() + expert_bias
     experts = ranked.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
     weights = scores.gather(-1, experts)
     if route_norm:
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=_LEAST_SUM)
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=LEAST_SUM)
     return Routing(weights * route_scale, experts, scores)
 
 
 def expert_capacity(tokens: int, top_k: int, num_experts: int, capacity_factor: float) -> int:
     """See the port. Source: Fedus et al., "Switch Transformers", 2021, (3)."""
+    if capacity_factor <= 0:
+        raise ValueError(f"a capacity factor of {capacity_factor}: expected a positive number, 1 for an even share")
     return math.ceil(tokens * top_k * capacity_factor / num_experts)
 
 
 def kept_assignments(routing: Routing, capacity: int, *, drop_policy: str = "position") -> Tensor:
     """See the port."""
+    if capacity < 0:
+        raise ValueError(f"a capacity of {capacity}: expected a number of assignments, 0 or more")
     experts = routing.experts.flatten()
     if drop_policy == "position":
         preferred = torch.arange(len(experts), device=experts.device)

@@ -43,8 +43,7 @@ class ExpertParallel:
 
     def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         """Divides ``module`` in place and returns it."""
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            _divide(module, name, parameter, device_mesh, [Shard(0)])
+        _divide(module, device_mesh, lambda name: [Shard(0)])
         compute, combine, chunks = type(module).forward, self.combine, self.chunks
 
         def composed(self: nn.Module, rows: Tensor, counts: Tensor) -> Tensor:
@@ -77,8 +76,7 @@ class ExpertTensorParallel:
         width, parts = module.gate.shape[_HIDDEN_DIM["gate"]], along_tp.size()
         if width % parts:
             raise ValueError(f"a hidden width of {width} does not divide among {parts} ranks: choose a divisor")
-        for name, dim in _HIDDEN_DIM.items():
-            _divide(module, name, getattr(module, name), device_mesh, [Shard(0), Shard(dim)])
+        _divide(module, device_mesh, lambda name: [Shard(0), Shard(_HIDDEN_DIM[name])])
         compute, combine, group = type(module).forward, self._along_ep.combine, along_tp.get_group()
 
         def forward(self: nn.Module, rows: Tensor, counts: Tensor) -> Tensor:
@@ -89,16 +87,19 @@ class ExpertTensorParallel:
         return _run(module, forward)
 
 
-def _divide(
-    module: nn.Module, name: str, parameter: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]
-) -> None:
-    """Puts this rank's part of a parameter in its place; nothing is sent."""
-    experts_of_rank(parameter.shape[0], device_mesh.size(0), 0)
-    part = parameter.detach()
-    for mesh_dim, placement in enumerate(placements):
-        part = part.chunk(device_mesh.size(mesh_dim), placement.dim)[device_mesh.get_local_rank(mesh_dim)]
-    divided = DTensor.from_local(part.clone(), device_mesh, placements, run_check=False)
-    module.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
+def _divide(module: nn.Module, device_mesh: DeviceMesh, placements: Callable[[str], Sequence[Placement]]) -> None:
+    """Puts this rank's part of each parameter in its place, when all are known to divide; nothing is sent."""
+    held = [(owner, *one) for owner in module.modules() for one in owner.named_parameters(recurse=False)]
+    for _, name, parameter in held:
+        if isinstance(parameter, DTensor):
+            raise ValueError(f"parameter {name!r} is a distributed one: apply one style, once, to ordinary parameters")
+        experts_of_rank(parameter.shape[0], device_mesh.size(0), 0)
+    for owner, name, parameter in held:
+        part = parameter.detach()
+        for mesh_dim, placement in enumerate(placements(name)):
+            part = part.chunk(device_mesh.size(mesh_dim), placement.dim)[device_mesh.get_local_rank(mesh_dim)]
+        divided = DTensor.from_local(part.clone(), device_mesh, placements(name), run_check=False)
+        owner.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
 
 def _run(module: nn.Module, forward: Callable[..., Tensor]) -> nn.Module:

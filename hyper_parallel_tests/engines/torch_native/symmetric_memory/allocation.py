@@ -11,9 +11,11 @@ class SymmetricHeap:
 
     def __init__(self, nbytes: int, *, alignment: int = ALIGNMENT) -> None:
         _check_alignment(alignment)
+        if nbytes <= 0 or nbytes % alignment:
+            raise ValueError(f"a heap of {nbytes} bytes: expected a positive multiple of its alignment, {alignment}")
         self._size, self._alignment = nbytes, alignment
         # Offset -> bytes of each piece; free ones never touch each other.
-        self._free: dict[int, int] = {0: nbytes} if nbytes else {}
+        self._free: dict[int, int] = {0: nbytes}
         self._taken: dict[int, int] = {}
 
     @property
@@ -29,9 +31,9 @@ class SymmetricHeap:
         alignment = max(alignment, self._alignment)
         if nbytes <= 0:
             raise ValueError(f"{nbytes} bytes of symmetric memory: expected a positive number")
-        needed = _rounded_up(nbytes, self._alignment)
+        needed = rounded_up(nbytes, self._alignment)
         for start in sorted(self._free):
-            offset = _rounded_up(start, alignment)
+            offset = rounded_up(start, alignment)
             rest = start + self._free[start] - offset - needed
             if rest >= 0:
                 del self._free[start]
@@ -72,7 +74,7 @@ def _merged(pieces: dict[int, int]) -> dict[int, int]:
     return merged
 
 
-def _rounded_up(number: int, multiple: int) -> int:
+def rounded_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 

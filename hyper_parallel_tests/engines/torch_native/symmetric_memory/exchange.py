@@ -22,6 +22,7 @@ def shmem_allgather(output_tensor: Tensor, input_tensor: Tensor) -> None:
         raise ValueError(
             f"{owner.size} ranks' inputs of {size} elements do not fit an output of {output_tensor.numel()}"
         )
+    _check_dtypes(output_tensor, input_tensor)
     source = input_tensor.contiguous()
     _exchange(owner, output_tensor, [(source, owner.rank * size)] * owner.size)
 
@@ -34,6 +35,7 @@ def shmem_alltoall(send_tensor_list: Sequence[Tensor], receive_tensor: Tensor, r
             f"{len(send_tensor_list)} tensors to send and {len(receive_list)} sizes to receive: expected one for each "
             f"of {owner.size} ranks"
         )
+    _check_dtypes(receive_tensor, *send_tensor_list)
     sent = [one.numel() for one in send_tensor_list]
     table = owner.segment.publish([receive_tensor.numel(), *sent, *receive_list])
     _check_table(table)
@@ -41,6 +43,12 @@ def shmem_alltoall(send_tensor_list: Sequence[Tensor], receive_tensor: Tensor, r
     expected = [row[1 + owner.size :] for row in table]
     starts = [sum(sizes[: owner.rank]) for sizes in expected]
     _exchange(owner, receive_tensor, [(one.contiguous(), at) for one, at in zip(send_tensor_list, starts, strict=True)])
+
+
+def _check_dtypes(output: Tensor, *inputs: Tensor) -> None:
+    for one in inputs:
+        if one.dtype != output.dtype:
+            raise ValueError(f"dtypes of input and output differ: {one.dtype} and {output.dtype}")
 
 
 def _check_table(table: list[list[int]]) -> None:

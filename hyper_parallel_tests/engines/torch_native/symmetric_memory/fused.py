@@ -17,7 +17,7 @@ def fused_all_gather_matmul(
 ) -> tuple[Tensor, Tensor]:
     """See the port."""
     owner, _ = place_of(gather_out, "gather_out")
-    rows, inner = a.shape
+    rows, inner = _rows_and_columns("a", a)
     _check_shape("gather_out", gather_out, (owner.size * rows, inner))
     _check_shape("b", b, (inner, b.shape[-1]))
     _check_shape("c", c, (owner.size * rows, b.shape[1]))
@@ -46,12 +46,13 @@ def fused_matmul_reduce_scatter(
 ) -> Tensor:
     """See the port."""
     owner, _ = place_of(symm_tensor, "symm_tensor")
-    rows, columns = x1.shape[0], x2.shape[-1]
+    rows, inner = _rows_and_columns("x1", x1)
+    columns = x2.shape[-1]
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op {reduce_op!r}: expected 'sum' or 'avg'")
     if rows % owner.size:
         raise ValueError(f"{rows} rows of x1 do not divide over {owner.size} ranks")
-    _check_shape("x2", x2, (x1.shape[1], columns))
+    _check_shape("x2", x2, (inner, columns))
     _check_shape("symm_tensor", symm_tensor, (rows, columns))
     _check_dtypes(x1=x1, x2=x2, symm_tensor=symm_tensor)
     _begin(owner, signal)
@@ -84,6 +85,12 @@ def _begin(owner: Owner, signal: Tensor) -> None:
         raise ValueError(f"a signal of {signal.numel()} words: expected one for each of {owner.size} ranks")
     signal.zero_()
     owner.barrier()
+
+
+def _rows_and_columns(what: str, tensor: Tensor) -> tuple[int, int]:
+    if tensor.ndim != 2:
+        raise ValueError(f"{what} has shape {list(tensor.shape)}: expected a matrix")
+    return tensor.shape[0], tensor.shape[1]
 
 
 def _check_shape(what: str, tensor: Tensor, expected: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from hyper_parallel_tests.engines.torch_native.symmetric_memory.allocation import SymmetricHeap
+from hyper_parallel_tests.engines.torch_native.symmetric_memory.allocation import ALIGNMENT, SymmetricHeap, rounded_up
 from hyper_parallel_tests.engines.torch_native.symmetric_memory.segment import Segment
 from hyper_parallel_tests.engines.torch_native.symmetric_memory.transfers import Held, Transfers
 
@@ -27,6 +27,7 @@ class Owner:
             heap_size = int(os.environ.get("SYMMETRIC_MEMORY_HEAP_SIZE", 2**30))
         if heap_size <= 0:
             raise ValueError(f"a heap of {heap_size} bytes: expected a positive number")
+        heap_size = rounded_up(heap_size, ALIGNMENT)
         self.segment = Segment(group, heap_size)
         self.rank, self.size = self.segment.rank, self.segment.size
         self.device = torch.device("cpu")

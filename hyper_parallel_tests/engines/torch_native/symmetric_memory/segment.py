@@ -86,12 +86,13 @@ class Segment:
     def publish(self, numbers: Sequence[int]) -> list[list[int]]:
         """What each rank says, in the order of ranks; collective, with equally many numbers."""
         # Two rows a rank in turn: who writes the next but one has met those who read this one.
-        self._published += 1
         start = self.size + self._published % 2 * self.size * self._row
         mine = start + self.rank * self._row
         for place, number in enumerate(numbers):
             self._words[mine + place] = number
         self.meet()
+        # Not before: a round that ran out of time has not been, on any rank.
+        self._published += 1
         rows = [start + rank * self._row for rank in range(self.size)]
         return [list(self._words[row : row + len(numbers)]) for row in rows]
 
