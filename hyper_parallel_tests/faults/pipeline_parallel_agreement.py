@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
+
 from hyper_parallel_tests.faults import Patch, fault
 
 _OURS = "hyper_parallel_tests.engines.torch_native.pipeline_parallel"
@@ -72,3 +74,34 @@ def error_left_over(patch: Patch) -> None:
         if failure is not None:
             patch.reached()
             self.failure = failure
+
+
+@fault(
+    id="pp-places-of-stages-not-compared",
+    symptom="Stages that are spread over the ranks otherwise than the schedule has them wait for each other for ever.",
+    capability="pipeline_parallel",
+    layer="l1",
+    must_fail=["PP-1-04"],
+    watchdog=5,
+)
+def places_of_stages_not_compared(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.schedules:agree_on", parameters=("plan", "stage_num", "group"))
+    def agree(original: Any, plan: Any, stage_num: int, group: Any) -> Any:
+        here = dict.fromkeys(plan.stages, dist.get_rank(group))
+        if any(plan.places[stage] != rank for stage, rank in here.items()):
+            patch.reached()
+        return original(plan._replace(places=here), stage_num, group)
+
+
+@fault(
+    id="pp-outputs-of-any-shape-sent",
+    symptom="A micro-batch with fewer rows goes through: the next stage takes what is left in its buffer for the rest.",
+    capability="pipeline_parallel",
+    layer="l1",
+    must_fail=["PP-1-04"],
+    watchdog=5,
+)
+def outputs_of_any_shape_sent(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.stage:PipelineStage._check_shapes", parameters=("self", "fwd_chunk_id"))
+    def check(original: Any, self: Any, fwd_chunk_id: int) -> None:
+        patch.reached()

@@ -135,6 +135,37 @@ def no_gradient_between_meshes(patch: Patch) -> None:
 
 
 @fault(
+    id="pp-meshes-forget-earlier-gradients",
+    symptom="Accumulation over runs has no effect with stages on meshes: only the last run's gradients are left.",
+    capability="pipeline_parallel",
+    layer="l2",
+    must_fail=["PP-2-04"],
+    ranks="all",
+)
+def meshes_forget_earlier_gradients(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.across:ScheduleAcrossMeshes._sum_gradients", parameters=("self", "earlier"))
+    def add(original: Any, self: Any, earlier: list[Any]) -> None:
+        patch.reached()
+        original(self, [None] * len(earlier))
+
+
+@fault(
+    id="pp-error-of-one-card-on-meshes",
+    symptom="A stage on meshes raises and its rank ends with an error, while the others go on without its rows.",
+    capability="pipeline_parallel",
+    layer="l2",
+    must_fail=["PP-2-04"],
+    watchdog=8,
+)
+def error_of_one_card_on_meshes(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.across:raise_failures", parameters=("failures", "group"))
+    def raise_own(original: Any, failures: Any, group: Any) -> None:
+        if failures:
+            patch.reached()
+            raise RuntimeError(failures[0].line()) from failures[0].error
+
+
+@fault(
     id="pp-shapes-of-the-first-run",
     symptom="Stages for shapes that change take those of the first run for all others: the next one ends in an error.",
     capability="pipeline_parallel",

@@ -162,3 +162,33 @@ def copies_start_apart(patch: Patch) -> None:
     def take(original: Any, self: Any) -> None:
         if self._copies:
             patch.reached()
+
+
+@fault(
+    id="pp-two-copies-taken-for-one",
+    symptom="Of two weights that the same stages share, one is not tied: it starts at random and drifts.",
+    capability="pipeline_parallel",
+    layer="l1",
+    must_fail=["PP-1-03"],
+)
+def two_copies_taken_for_one(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.shared:SharedParameters.__init__", parameters=("self", "stages"))
+    def make(original: Any, self: Any, *args: Any) -> None:
+        original(self, *args)
+        for key in [key for key in self._copies if key[1]]:
+            patch.reached()
+            del self._copies[key]
+
+
+@fault(
+    id="pp-losses-keep-their-graph",
+    symptom="Memory grows as long as losses are collected: each one holds the graph of its micro-batch.",
+    capability="pipeline_parallel",
+    layer="l2",
+    must_fail=["PP-2-01"],
+)
+def losses_keep_their_graph(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.schedules:_Together._merge_outputs", parameters=("self", "output_chunks"))
+    def merge(original: Any, self: Any, output_chunks: list[Any]) -> list[Any]:
+        patch.reached()
+        return list(output_chunks)

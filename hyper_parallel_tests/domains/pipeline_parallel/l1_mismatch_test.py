@@ -54,6 +54,8 @@ class Faulty(nn.Module):
         if self.raises == "forward" and second:
             raise RuntimeError("the second micro-batch is bad")
         outputs = self.part(inputs, targets)
+        if self.raises == "fewer rows" and second:
+            return outputs[1:]
         return _Bad.apply(outputs) if self.raises == "backward" and second else outputs
 
 
@@ -113,6 +115,42 @@ def test_a_stage_that_two_ranks_have(engine, world):
 
 @contract("PP-1-04")
 @promptly
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble_v"])
+def test_stages_on_other_ranks(engine, world, artifacts, name):
+    """Where ranks have each stage once, but not those of their schedule, all of them get an error that says so."""
+    kind = KINDS[name]
+    stage_num = kind.stage_num(world.size)
+    own = kind.stages_of((world.rank + 1) % world.size, world.size)
+    whole = whole_network(world, stage_num)
+    stages = [
+        engine.PipelineStage(
+            Part(whole, range(index, index + 1), share=1 / 4), index, stage_num, world.device, group_of(world)
+        )
+        for index in own
+    ]
+    inputs = [batches(world)[0].inputs] if 0 in own else []
+    with pytest.raises(errors, match="stage 0 on rank 0"):
+        kind.make(engine, stages, 4, artifacts).run(*inputs)
+
+
+@contract("PP-1-04")
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(
+    ("stages", "micro_batches"), [(2, 4), (0, 4), (1, 0), (1, -1)], ids=["two", "none", "no_batch", "negative"]
+)
+def test_what_a_schedule_takes(engine, world, name, stages, micro_batches):
+    """A schedule of one stage a rank refuses two and none, and every one no micro-batches."""
+    part, group = Part(whole_network(world, 2 * world.size), range(1)), group_of(world)
+    own = [
+        engine.PipelineStage(part, world.rank + index * world.size, 2 * world.size, world.device, group)
+        for index in range(stages)
+    ]
+    with pytest.raises(ValueError, match=rf"{stages} stages and {micro_batches}\b"):
+        getattr(engine, KINDS[name].member)(own, micro_batches)
+
+
+@contract("PP-1-04")
+@promptly
 def test_one_rank_evaluates(engine, world, artifacts):
     """Where one rank evaluates and the others train, all of them get an error that says so."""
     piped = pipeline(engine, world, KINDS["1f1b"], artifacts)
@@ -144,6 +182,42 @@ def test_a_stage_that_raises(engine, world, artifacts, ledger, kind, way, guilty
 
 @contract("PP-1-04")
 @promptly
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_stage_that_raises_in_the_first_run(engine, world, artifacts, ledger, way):
+    """So they do in the first run, in which stages learn of each other, and the next run learns all of it."""
+    whole = whole_network(world, world.size)
+    faulty = Faulty(Part(whole, range(world.rank, world.rank + 1), share=1 / 4))
+    piped = pipeline(engine, world, KINDS["1f1b"], artifacts, modules=[faulty])
+    faulty.fail_in(way if piped.is_first else "")
+    with pytest.raises(errors, match="(?s)stage 0.*the second micro-batch is bad"):
+        piped.run(batches(world)[0])
+    faulty.fail_in("")
+    assert_trains(piped, world, world.size, ledger)
+
+
+@contract("PP-1-04")
+@promptly
+@each_kind
+@pytest.mark.parametrize("way", ["forward", "fewer rows"], ids=["raises", "fewer_rows"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_micro_batch_unlike_the_others(engine, world, artifacts, ledger, kind, way, training):
+    """Training or not, all ranks get the error of one micro-batch that raises, or that has other outputs."""
+    stage_num, own = kind.stage_num(world.size), kind.stages_of(world.rank, world.size)
+    modules = [Faulty(Part(whole_network(world, stage_num), range(one, one + 1), share=1 / 4)) for one in own]
+    piped = pipeline(engine, world, kind, artifacts, modules=modules)
+    with torch.set_grad_enabled(training):
+        piped.run(batches(world)[0])
+        if piped.is_first:
+            piped.modules[0].fail_in(way)
+        with pytest.raises(errors, match="stage 0 failed in the forward of micro-batch 1"):
+            piped.run(batches(world)[0])
+    if piped.is_first:
+        piped.modules[0].fail_in("")
+    assert_trains(piped, world, stage_num, ledger)
+
+
+@contract("PP-1-04")
+@promptly
 @each_kind
 def test_shapes_of_another_run(engine, world, artifacts, ledger, kind):
     """Shapes other than those of the first run are an error on all ranks, where stages are not for such."""
@@ -164,3 +238,14 @@ def test_rows_that_do_not_divide(engine, world, artifacts, ledger, kind):
     with pytest.raises(errors, match="7"):
         piped.run(Batch(whole.inputs[:7], whole.targets[:7]))
     assert_trains(piped, world, kind.stage_num(world.size), ledger)
+
+
+@contract("PP-1-04")
+@promptly
+def test_arguments_that_one_rank_cannot_give(engine, world, artifacts, ledger):
+    """An argument that no stage can get, on one rank, is an error on all ranks that names it."""
+    piped, batch = pipeline(engine, world, KINDS["1f1b"], artifacts), batches(world)[0]
+    inputs = [batch.inputs] if piped.is_first else []
+    with pytest.raises(errors, match="target"):
+        piped.schedule.run(*inputs, **({"target": batch.targets} if piped.is_last else {}))
+    assert_trains(piped, world, world.size, ledger)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.pipeline_parallel.kinds import KINDS, Kind
-from hyper_parallel_tests.domains.pipeline_parallel.networks import sgd
+from hyper_parallel_tests.domains.pipeline_parallel.networks import WIDTH, Part, sgd, whole_network
 from hyper_parallel_tests.domains.pipeline_parallel.setting import Pipeline, pipeline
 from hyper_parallel_tests.harness import (
     World,
@@ -22,10 +22,12 @@ from hyper_parallel_tests.harness import (
     assert_equal,
     assert_parity,
     contract,
+    in_clean_process,
     trace,
     train_baseline,
 )
 from hyper_parallel_tests.models.decoder import DecoderShape, decoder, decoder_batch, decoder_loss
+from hyper_parallel_tests.models.mlp import mlp_batch
 from hyper_parallel_tests.models.seeding import Batch
 
 SHAPE = DecoderShape(vocab=11, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, seq=4, tied=True)
@@ -178,6 +180,54 @@ def test_frozen(engine, world, artifacts, ledger, kind):
     for one in piped.copies().values():
         assert_equal(one.detach(), expected, what="the copy")
         assert one.grad is None
+
+
+class Bent(nn.Module):
+    """A stage whose inputs are scaled and shifted first, by parameters that the last stage gets from the first one."""
+
+    def __init__(self, part: Part, has_values: bool) -> None:
+        super().__init__()
+        self.part = part
+        self.bends = nn.ParameterList(bends() if has_values else [torch.full_like(one, torch.nan) for one in bends()])
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        scale, shift = self.bends
+        return self.part(inputs * scale + shift, targets)
+
+
+def bends() -> list[Tensor]:
+    """A scale and a shift."""
+    return [torch.linspace(0.5, 1.5, WIDTH), torch.linspace(-0.5, 0.5, WIDTH)]
+
+
+def gradients_of_bends(model: nn.Module, batch: Batch) -> list[Tensor]:
+    """On a single card, of scale and shift before the first layer and the last one."""
+    scale, shift = (one.to(batch.inputs.device).requires_grad_() for one in bends())
+    hidden, last = batch.inputs, len(model.layers) - 1
+    for index, layer in enumerate(model.layers):
+        bent = hidden * scale + shift if index in (0, last) else hidden
+        hidden = layer(torch.tanh(bent) if index else bent)
+    F.mse_loss(hidden, batch.targets).backward()
+    return [scale.grad, shift.grad]
+
+
+@contract("PP-1-03")
+@each_single_kind
+def test_two_parameters_of_the_same_stages(engine, world, artifacts, ledger, kind):
+    """Two parameters of one shape that the same stages share are told apart, in their values and their gradients."""
+    network, last, batch = whole_network(world, world.size), world.size - 1, mlp_batch(0, 8, WIDTH).to(world.device)
+    module: nn.Module = Part(network, range(world.rank, world.rank + 1), share=1 / 4)
+    shared = None
+    if world.rank in (0, last):
+        module = Bent(module, has_values=world.rank == 0).to(world.device)
+        shared = [engine.SharedParameterInfo(one, [0, last]) for one in module.bends]
+    piped = pipeline(engine, world, kind, artifacts, modules=[module], each_stage=[{"shared_parameters": shared}])
+    piped.run(batch)
+    expected = in_clean_process(gradients_of_bends, whole_network(world, world.size), batch)
+    for found in [list(module.bends)] if shared else []:
+        values = [one.to(world.device) for one in bends()]
+        assert_equal([one.detach() for one in found], values, what="scale and shift")
+        assert_close([one.grad for one in found], expected, ledger["pp_fp32"], what="gradients of scale and shift")
 
 
 @contract("PP-1-03")

@@ -188,6 +188,76 @@ def test_losses_and_copies(engine, world, ledger):
 
 
 @contract("PP-2-04")
+def test_accumulation(engine, world, ledger):
+    """Runs add up their gradients, and one without gradients between them adds nothing and has the same losses."""
+    for cards in CARDS[world.size]:
+        side, batch = layers_over(engine, world, cards, rows=12, micro=3), batches(world, rows=12)[0]
+        trained = run(side, batch)
+        with torch.no_grad():
+            evaluated = run(side, batch)
+        run(side, batch)
+        assert_equal(evaluated, trained, what="losses of evaluation")
+        baseline = train_baseline(whole_network(world, len(cards) + 1), [batch], mlp_loss).steps[0].grads
+        found = {name: one.grad for name, one in side.module.named_parameters()}
+        assert_close(found, {name: 2 * baseline[name] for name in found}, ledger["pp_fp32"], what="gradients")
+
+
+class Faulty(nn.Module):
+    """A stage whose second micro-batch is one that it cannot take, unless it is told to be sound."""
+
+    def __init__(self, part: nn.Module, way: str) -> None:
+        super().__init__()
+        self.part, self.way, self._passes = part, way, 0
+
+    def forward(self, inputs: Tensor, **named: Any) -> Tensor:
+        self._passes += 1
+        outputs = self.part(inputs, **named)
+        if self.way == "sound" or self._passes != 2:
+            return outputs
+        if self.way == "backward":
+            outputs.register_hook(self._refuse)
+            return outputs
+        return outputs[1:] if outputs.ndim and self.way == "rows" else self._refuse(outputs)
+
+    def _refuse(self, _: Tensor) -> Tensor:
+        raise RuntimeError("the second micro-batch is bad")
+
+
+@contract("PP-2-04")
+@pytest.mark.watchdog(20)
+@pytest.mark.parametrize("way", ["forward", "backward", "rows"])
+@pytest.mark.parametrize("guilty", ["first_stage", "last_stage"])
+def test_a_stage_that_raises(engine, world, ledger, way, guilty):
+    """All ranks get the error of a card in the middle of a run, none of them hangs, and the next run is right."""
+    for cards in CARDS[world.size]:
+        side, batch = layers_over(engine, world, cards, rows=12, micro=3), batches(world, rows=12)[0]
+        bad = 0 if guilty == "first_stage" else len(cards) - 1
+        faulty = Faulty(side.module, way if world.rank == side.ranks[bad][0] else "sound")
+        side.schedule = engine.ScheduleAcrossMeshes(faulty, side.ranks, 3)
+        with pytest.raises(RuntimeError, match=rf"stage {bad} failed in the \w+ of micro-batch 1"):
+            run(side, batch)
+        faulty.way = "sound"
+        faulty.zero_grad()
+        run(side, batch)
+        baseline = train_baseline(whole_network(world, len(cards) + 1), [batch], mlp_loss).steps[0].grads
+        found = {name: one.grad for name, one in side.module.named_parameters()}
+        assert_close(found, {name: baseline[name] for name in found}, ledger["pp_fp32"], what="gradients")
+
+
+@contract("PP-2-04")
+@pytest.mark.watchdog(20)
+def test_ranks_that_run_something_else(engine, world):
+    """Other numbers of micro-batches, or evaluation on one rank alone, are an error on all ranks that says so."""
+    cards, batch = CARDS[world.size][0], batches(world, rows=12)[0]
+    side = layers_over(engine, world, cards, rows=12, micro=2 if world.rank else 4)
+    with pytest.raises(RuntimeError, match="(?s)4 micro-batches.*2 micro-batches"):
+        run(side, batch)
+    side = layers_over(engine, world, cards, rows=12, micro=2)
+    with pytest.raises(RuntimeError, match="evaluation"), torch.set_grad_enabled(world.rank > 0):
+        run(side, batch)
+
+
+@contract("PP-2-04")
 def test_ranks_of_the_stages(engine, world):
     """A rank in two stages, and a rank in none, are refused."""
     module = nn.Linear(2, 2)

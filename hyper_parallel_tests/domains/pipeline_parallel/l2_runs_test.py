@@ -84,7 +84,11 @@ def test_shapes_that_change(engine, world, artifacts, ledger, kind):
     piped = pipeline(engine, world, kind, artifacts, stage_options={"dyn_shape": True})
     given = [batches(world, rows=rows, steps=index + 1)[-1] for index, rows in enumerate((8, 16, 4, 4, 8))]
     baseline = train_baseline(whole_network(world, kind.stage_num(world.size)), given, mlp_loss, optimizer=sgd)
-    assert_parity(piped.train(given, sgd), baseline.only(piped.names()), ledger["pp_fp32"])
+    try:
+        candidate = piped.train(given, sgd)
+    except (RuntimeError, ValueError) as error:
+        pytest.fail(f"stages for shapes that change do not take them: {error}")
+    assert_parity(candidate, baseline.only(piped.names()), ledger["pp_fp32"])
 
 
 @contract("PP-2-01")

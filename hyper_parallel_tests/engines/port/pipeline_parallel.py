@@ -36,10 +36,11 @@ class Schedule(Protocol):
 
         Raises:
             ValueError, RuntimeError: on every rank, and not on some of them: rows do not divide by the number of
-                micro-batches; ranks have other schedules or numbers of micro-batches, or do not have each stage once;
-                a stage cannot take what the one before gives; shapes are not those of the first run, and not all
-                stages have ``dyn_shape``; or a stage raised, which the message names with its micro-batch. Another run
-                may follow once gradients are set to zero.
+                micro-batches; ranks have other schedules or numbers of micro-batches, or do not have each stage once
+                and where the schedule has it; a stage cannot take what the one before gives; shapes are not those of
+                the first run, and not all stages have ``dyn_shape``; or a stage raised, or a micro-batch's outputs are
+                unlike the others', which the message names with stage and micro-batch. Another run may follow once
+                gradients are set to zero.
         """
 
 
@@ -103,6 +104,9 @@ class PipelineParallel(Protocol):
             args_batch_dim, kwargs_batch_dim: how the arguments of ``run`` are divided, by default along dimension 0.
             overlap_p2p: whether receives start early and run beside computations, None as the engine chooses. Values
                 are the same.
+
+        Raises:
+            ValueError: there are no stages, or several where a rank has one; or fewer than one micro-batch.
         """
 
     def Schedule1F1B(

@@ -75,7 +75,7 @@ def load_schedule_csv(
     runtime = _PipelineScheduleRuntime(_stand_ins(ranks, num_stages), n_microbatches)
     try:
         runtime._load_csv(str(path), format)
-    except (AssertionError, KeyError, RuntimeError) as error:
+    except (AssertionError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is no schedule of {num_stages} stages on {ranks} ranks: {error}") from error
     return _text(runtime.pipeline_order_with_comms)
 
