@@ -8,13 +8,8 @@ from typing import Any
 from torch.distributed.tensor import Partial, Shard
 
 from hyper_parallel_tests.faults import Patch, fault
-from hyper_parallel_tests.faults.sharding_rules import (
-    change_rule,
-    computed_locally,
-    placed_as,
-    reduced_by,
-    taken_for_reduced,
-)
+from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule
+from hyper_parallel_tests.faults.sharding_rules import computed_locally, reduced_by, taken_for_reduced
 
 
 @fault(
@@ -29,7 +24,7 @@ def mean_of_means(patch: Patch) -> None:
         whole = schema.args_spec[0]
         if not sharding.needs_redistribute or not all(isinstance(one, Shard) for one in whole.placements):
             return sharding
-        averaged = placed_as(sharding.output_spec, [Partial("avg")] * len(whole.placements))
+        averaged = replace(sharding.output_spec, placements=(Partial("avg"),) * len(whole.placements))
         return replace(sharding, output_spec=averaged, redistribute_schema=None, needs_redistribute=False)
 
     change_rule(patch, ["aten.mean.default"], change)
@@ -71,8 +66,9 @@ def variance_of_a_shard(patch: Patch) -> None:
         return local if local is sharding else reduced_to(local, "avg")
 
     def reduced_to(sharding: Any, reduction: str) -> Any:
-        placements = [Partial(reduction) for _ in sharding.output_spec.placements]
-        return replace(sharding, output_spec=placed_as(sharding.output_spec, placements))
+        placements = (Partial(reduction),) * len(sharding.output_spec.placements)
+        # What is computed locally has an order again.
+        return replace(sharding, output_spec=replace(sharding.output_spec, placements=placements, shard_order=None))
 
     change_rule(patch, ["aten.var.correction", "aten.std.correction"], change)
 

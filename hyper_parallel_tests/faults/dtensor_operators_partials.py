@@ -8,13 +8,8 @@ from typing import Any
 from torch.distributed.tensor import Partial
 
 from hyper_parallel_tests.faults import Patch, fault
-from hyper_parallel_tests.faults.sharding_rules import (
-    change_rule,
-    computed_locally,
-    placed_as,
-    reduced_by,
-    taken_for_reduced,
-)
+from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule
+from hyper_parallel_tests.faults.sharding_rules import computed_locally, reduced_by, taken_for_reduced
 
 
 def _stays_partial(schema: Any, sharding: Any) -> Any:
@@ -73,7 +68,7 @@ def negative_maximum_stays_a_maximum(patch: Patch) -> None:
         same = schema.args_spec[0].placements
         if spec.placements == same or not any(isinstance(one, Partial) for one in same):
             return sharding
-        return replace(sharding, output_spec=placed_as(spec, same))
+        return replace(sharding, output_spec=replace(spec, placements=same))
 
     change_rule(patch, ["aten.neg.default"], change)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
-from hyper_parallel_tests.faults.sharding_rules import change_rule, computed_locally, placed_as, taken_for_reduced
+from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule
+from hyper_parallel_tests.faults.sharding_rules import computed_locally, taken_for_reduced
 
 
 @fault(
@@ -34,7 +35,7 @@ def permuted_tensor_keeps_its_placement(patch: Patch) -> None:
         before = schema.args_spec[0].placements
         if sharding.output_spec.placements == before:
             return sharding
-        return replace(sharding, output_spec=placed_as(sharding.output_spec, before))
+        return replace(sharding, output_spec=replace(sharding.output_spec, placements=before))
 
     change_rule(patch, ["aten.t.default", "aten.transpose.int", "aten.permute.default"], change)
 

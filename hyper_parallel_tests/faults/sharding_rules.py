@@ -11,7 +11,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from hyper_parallel_tests.faults.patch import Patch
 
-__all__ = ["change_rule", "computed_locally", "placed_as", "reduced_by", "taken_for_reduced"]
+__all__ = ["change_rule", "computed_locally", "reduced_by", "taken_for_reduced"]
 
 _PROPAGATE = "torch.distributed.tensor._dispatch:OpDispatcher._propagate_op_sharding_dispatch_slow_path"
 
@@ -41,16 +41,11 @@ def change_rule(patch: Patch, ops: Iterable[str], change: Callable[[Any, Any], A
     patch.at_the_end(_clear_sharding_prop_cache)
 
 
-def placed_as(spec: Any, placements: Iterable[Any]) -> Any:
-    """A result's description with other placements; the order of shards is derived from them anew."""
-    return replace(spec, placements=tuple(placements), shard_order=None)
-
-
 def _placed(spec: Any, placements: Callable[[Any], Any]) -> Any:
     """A result's description, or several, with `placements(placement)` for each of its placements."""
     if isinstance(spec, (tuple, list)):
         return type(spec)(_placed(one, placements) for one in spec)
-    return spec and placed_as(spec, map(placements, spec.placements))
+    return spec and replace(spec, placements=tuple(placements(one) for one in spec.placements))
 
 
 def computed_locally(schema: Any, sharding: Any) -> Any:
@@ -59,7 +54,7 @@ def computed_locally(schema: Any, sharding: Any) -> Any:
     if not sharding.needs_redistribute or all(isinstance(one, Replicate) for one in first.placements):
         return sharding
     specs = sharding.output_spec if isinstance(sharding.output_spec, tuple) else (sharding.output_spec,)
-    kept = tuple(placed_as(one, first.placements) for one in specs)
+    kept = tuple(replace(one, placements=first.placements) for one in specs)
     return replace(
         sharding,
         output_spec=kept if isinstance(sharding.output_spec, tuple) else kept[0],
