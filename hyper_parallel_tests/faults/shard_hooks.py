@@ -20,6 +20,17 @@ def _is_ours(hook: Any) -> bool:
     return type(hook).__module__ == f"{_OURS}.injection"
 
 
+def _runs_first(patch: Patch, registering: str) -> None:
+    """A plan's hooks are put before those that the module has already; `registering` is the method of a module."""
+
+    @patch.around(f"{_MODULE}.{registering}", parameters=("self", "hook"))
+    def register(original: Any, self: Any, hook: Any, **options: Any) -> Any:
+        if not _is_ours(hook):
+            return original(self, hook, **options)
+        patch.reached()
+        return original(self, hook, **{**options, "prepend": True})
+
+
 @fault(
     id="sh-input-hook-runs-first",
     symptom="A hook that was to see what the user passed sees gathered inputs.",
@@ -29,12 +40,7 @@ def _is_ours(hook: Any) -> bool:
     ranks="all",
 )
 def input_hook_runs_first(patch: Patch) -> None:
-    @patch.around(f"{_MODULE}.register_forward_pre_hook", parameters=("self", "hook"))
-    def register(original: Any, self: Any, hook: Any, **options: Any) -> Any:
-        if not _is_ours(hook):
-            return original(self, hook, **options)
-        patch.reached()
-        return original(self, hook, **{**options, "prepend": True})
+    _runs_first(patch, "register_forward_pre_hook")
 
 
 @fault(
@@ -46,12 +52,7 @@ def input_hook_runs_first(patch: Patch) -> None:
     ranks="all",
 )
 def output_hook_runs_first(patch: Patch) -> None:
-    @patch.around(f"{_MODULE}.register_forward_hook", parameters=("self", "hook"))
-    def register(original: Any, self: Any, hook: Any, **options: Any) -> Any:
-        if not _is_ours(hook):
-            return original(self, hook, **options)
-        patch.reached()
-        return original(self, hook, **{**options, "prepend": True})
+    _runs_first(patch, "register_forward_hook")
 
 
 @fault(
