@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from hyper_parallel_tests.contract_check.sources import PACKAGE
 from hyper_parallel_tests.contract_check.tree import Tree
@@ -16,20 +17,20 @@ _REPRODUCTION_LINES = 30
 
 def expectations_are_real(tree: Tree) -> Iterator[str]:
     """Expectations name contracts and cases of their file's domain, and their reproductions are short scripts."""
-    names = {f"{PACKAGE}/{case.source.shown}::{case.name}" for case in tree.cases}
+    names = [f"{PACKAGE}/{case.source.shown}::{case.name}" for case in tree.cases]
+    exists: dict[str, bool] = {}
     for path, entry in tree.expectations:
+        function = entry.case.split("[")[0]
+        if function not in exists:
+            exists[function] = any(map(replace(entry, case=function).names, names))
         if entry.contract and entry.contract not in tree.contracts:
             yield f"{path}: contract {entry.contract} is in no contracts.toml"
-        if entry.case and not any(_is_named(entry, name) for name in names):
+        if entry.case and not exists[function]:
             yield f"{path}: case {entry.case} does not exist"
         if (domain := _domain_of(entry, tree)) != entry.path.stem:
             yield f"{path}: {entry.contract or entry.case} belongs in {domain}.toml, where its targets see it"
-        yield from _unfit_reproduction(path, entry)
-
-
-def _is_named(entry: Broken, name: str) -> bool:
-    function = entry.case.split("[")[0]
-    return replace(entry, case=function).names(name)
+    for path, reproduction in sorted({(path, entry.reproduction) for path, entry in tree.expectations}):
+        yield from _unfit_reproduction(path, reproduction)
 
 
 def _domain_of(entry: Broken, tree: Tree) -> str:
@@ -39,13 +40,13 @@ def _domain_of(entry: Broken, tree: Tree) -> str:
     return folder[-1] if folder else entry.path.stem
 
 
-def _unfit_reproduction(path: str, entry: Broken) -> Iterator[str]:
-    if not entry.reproduction.is_file():
-        yield f"{path}: {entry.reproduction.name} does not exist; a reproduction stands beside it"
+def _unfit_reproduction(path: str, reproduction: Path) -> Iterator[str]:
+    if not reproduction.is_file():
+        yield f"{path}: {reproduction.name} does not exist; a reproduction stands beside it"
         return
-    lines = len(entry.reproduction.read_text(encoding="utf-8").splitlines())
+    lines = len(reproduction.read_text(encoding="utf-8").splitlines())
     if not 0 < lines < _REPRODUCTION_LINES:
-        yield f"{path}: {entry.reproduction.name} has {lines} lines: keep it under {_REPRODUCTION_LINES}"
+        yield f"{path}: {reproduction.name} has {lines} lines: keep it under {_REPRODUCTION_LINES}"
 
 
 def every_reproduction_is_named(tree: Tree) -> Iterator[str]:
