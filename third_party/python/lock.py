@@ -16,7 +16,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-GROUPS = ("cpu", "cuda", "hyper_parallel", "npu", "tools")
+GROUPS = ("cpu", "cuda", "npu", "tools")
 PLATFORM = "x86_64-manylinux_2_28"
 PYTHON = "3.11"
 _INDEX_SETTINGS = ("index-url", "extra-index-url", "find-links")
