@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from hyper_parallel_tests.faults.patch import Patch
 
 _LAYERS = ("l0", "l1", "l2", "l3", "l4")
-_MECHANISM = {"catalogue", "patch", "sharding_rules"}
+_MECHANISM = {"catalogue", "patch"}
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
-from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule
-from hyper_parallel_tests.faults.sharding_rules import computed_locally, taken_for_reduced
+from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule, computed_locally, taken_for_reduced
 
 
 @fault(
