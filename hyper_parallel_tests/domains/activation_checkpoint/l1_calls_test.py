@@ -23,8 +23,7 @@ from hyper_parallel_tests.domains.activation_checkpoint.setting import (
     gradients,
     noting,
 )
-from hyper_parallel_tests.domains.activation_checkpoint.storages import Made, size_of
-from hyper_parallel_tests.harness import assert_equal, contract
+from hyper_parallel_tests.harness import assert_equal, contract, trace
 from hyper_parallel_tests.models.seeding import build
 
 NOT_REENTRANT = {name: options for name, options in KINDS.items() if name != "reentrant"}
@@ -152,9 +151,9 @@ def test_regions_in_regions_hold_one_output(engine, world, options):
         return engine.checkpoint(deeper, inputs.sin(), **options).cos()
 
     inputs = given(world.device)
-    with Made() as made:
+    with trace.made() as made:
         output = engine.checkpoint(partial(nested, 2), inputs, **options)
-    assert made.held() == size_of(ROWS, WIDTH)
+    assert made.held() == trace.size_of(ROWS, WIDTH)
     output.sum().backward()
 
 

@@ -20,10 +20,9 @@ from hyper_parallel_tests.domains.activation_checkpoint.setting import (
     gradients,
     noting,
 )
-from hyper_parallel_tests.domains.activation_checkpoint.storages import Made, size_of
-from hyper_parallel_tests.harness import assert_equal, contract
+from hyper_parallel_tests.harness import assert_equal, contract, trace
 
-ONE = size_of(ROWS, WIDTH)
+ONE = trace.size_of(ROWS, WIDTH)
 
 
 @contract("AC-1-01")
@@ -194,7 +193,7 @@ HELD["nothing_kept"] = ({"policy_fn": [torch.ops.aten.addmm.default]}, 1)
 def test_bytes_held_between(engine, world, options, tensors):
     """Between forward and backward only the output is held of what the region made, and what a policy keeps."""
     inputs = given(world.device)
-    with Made() as made:
+    with trace.made() as made:
         output = three_operators(inputs) if options is None else engine.checkpoint(three_operators, inputs, **options)
     assert made.held() == tensors * ONE
     output.sum().backward()
@@ -209,7 +208,7 @@ def test_bytes_held_after_backward(engine, world, options):
     """Nothing that the second run made is held after backward, but the gradient."""
     inputs = given(world.device)
     output = engine.checkpoint(three_operators, inputs, **options)
-    with Made() as made:
+    with trace.made() as made:
         output.sum().backward()
     assert made.held() == ONE
     assert inputs.grad is not None

@@ -20,8 +20,7 @@ from hyper_parallel_tests.domains.activation_checkpoint.setting import (
     noting,
     seeded,
 )
-from hyper_parallel_tests.domains.activation_checkpoint.storages import Made
-from hyper_parallel_tests.harness import assert_differs, assert_equal, contract
+from hyper_parallel_tests.harness import assert_differs, assert_equal, contract, trace
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -165,7 +164,7 @@ class Interrupted:
 def held_without_a_region(world) -> int:
     """Bytes that a layer that is no region holds between forward and backward."""
     layers, calls = noting(["plain"], world.device)
-    with Made() as made:
+    with trace.made() as made:
         output = layers(given(world.device))
     held = made.held()
     output.sum().backward()
@@ -237,7 +236,7 @@ def test_backward_after_an_exception(engine, world):
 def test_exception_holds_nothing(engine, world, options, run):
     """When the graph of a step that was left is gone, nothing that the region made is held."""
     region = Interrupted(world, run)
-    with Made() as made, suppress(Interruption):
+    with trace.made() as made, suppress(Interruption):
         engine.checkpoint(region, given(world.device), **options).sum().backward()
     assert region.runs == run
     assert made.held() == 0

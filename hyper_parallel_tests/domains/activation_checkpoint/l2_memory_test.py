@@ -22,13 +22,12 @@ from hyper_parallel_tests.domains.activation_checkpoint.networks import (
     through,
 )
 from hyper_parallel_tests.domains.activation_checkpoint.setting import REENTRANT
-from hyper_parallel_tests.domains.activation_checkpoint.storages import Made, size_of
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import contract, trace
 from hyper_parallel_tests.models.decoder import decoder
 from hyper_parallel_tests.models.seeding import generator
 
 # A block makes its output, and saves what goes into the activation and what comes out of it.
-OUTPUT, HIDDEN = size_of(ROWS, WIDTH), size_of(ROWS, INNER)
+OUTPUT, HIDDEN = trace.size_of(ROWS, WIDTH), trace.size_of(ROWS, INNER)
 PLAIN, REGION = OUTPUT + 2 * HIDDEN, OUTPUT
 GELU = torch.ops.aten.gelu.default
 
@@ -53,7 +52,7 @@ def hidden(world, *shape: int) -> Tensor:
 
 def held_between(blocks: nn.ModuleList, *inputs: Tensor) -> int:
     """Bytes that the blocks leave between forward and backward."""
-    with Made() as made:
+    with trace.made() as made:
         output = through(blocks, *inputs)
     held = made.held()
     output.sum().backward()
@@ -112,7 +111,7 @@ def most(blocks: nn.ModuleList, inputs: Tensor) -> int:
     """The most bytes that are held at once in a step. Gradients are there before, so that they do not count."""
     for param in (*blocks.parameters(), inputs):
         param.grad = torch.zeros_like(param)
-    with Made() as made:
+    with trace.made() as made:
         through(blocks, inputs).sum().backward()
     return made.most
 
@@ -142,9 +141,9 @@ def test_height_of_a_step(engine, world, every, options, expected):
     assert height(DEPTH + 1) - height(DEPTH) == expected
 
 
-STREAM = size_of(2, SHAPE.seq, SHAPE.hidden)
-KEYS = size_of(2, SHAPE.seq, SHAPE.kv_heads * SHAPE.head_width)
-INSIDE = size_of(2, SHAPE.seq, SHAPE.ffn)
+STREAM = trace.size_of(2, SHAPE.seq, SHAPE.hidden)
+KEYS = trace.size_of(2, SHAPE.seq, SHAPE.kv_heads * SHAPE.head_width)
+INSIDE = trace.size_of(2, SHAPE.seq, SHAPE.ffn)
 
 
 @contract("AC-2-02")

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-__all__ = ["BUFFER_SIZE_VARIABLE", "last_collectives"]
+__all__ = ["BUFFER_SIZE_VARIABLE", "last_collectives", "pending_collectives"]
 
 BUFFER_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 """Entries that torch keeps (2000 unless set, 0 turns it off); read once, before the first process group."""
@@ -49,6 +49,13 @@ def last_collectives(limit: int = 8, *, since_ns: int = 0) -> list[str]:
     return lines + list(_running_calls())
 
 
+def pending_collectives() -> list[str]:
+    """Those of this process that are not done, oldest first, as `last_collectives` writes them."""
+    entries = sorted(_recorded(), key=lambda entry: entry["time_created_ns"])
+    groups = _ranks_of_groups()
+    return [_line(entry, groups) for entry in entries if not _is_done(entry)]
+
+
 def _recorded() -> Iterator[dict[str, Any]]:
     """Entries of each recorder of this build: gloo's and, where there is one, NCCL's own."""
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
@@ -70,9 +77,12 @@ def _line(entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) -> str:
     group = description if description not in ("", "undefined") else f"group {name}"
     inputs = _tensors(entry["input_dtypes"], entry["input_sizes"])
     outputs = _tensors(entry["output_dtypes"], entry["output_sizes"])
-    done = entry["retired"] or entry["state"] == "completed"
-    state = "done" if done else f"PENDING for {(time.time_ns() - entry['time_created_ns']) / 1e9:.1f} s"
+    state = "done" if _is_done(entry) else f"PENDING for {(time.time_ns() - entry['time_created_ns']) / 1e9:.1f} s"
     return f"{operation} #{number} of {group} {groups.get(name, '(gone)')}: {inputs} -> {outputs}: {state}"
+
+
+def _is_done(entry: dict[str, Any]) -> bool:
+    return entry["retired"] or entry["state"] == "completed"
 
 
 def _tensors(dtypes: list[str], sizes: list[list[int]]) -> str:

@@ -115,7 +115,7 @@ class Collectives(TorchDispatchMode):
         if any(issubclass(kind, FakeTensor) for kind in types):
             return func(*args, **kwargs)
         # Other subclasses unfold first: what they send comes back here as an operation on plain tensors.
-        if any(_unfolds(kind) for kind in types):
+        if any(unfolds(kind) for kind in types):
             return NotImplemented
         found = _read(func, args, kwargs)
         if found is not None:
@@ -132,7 +132,8 @@ def collectives() -> Collectives:
     return Collectives()
 
 
-def _unfolds(kind: type) -> bool:
+def unfolds(kind: type) -> bool:
+    """Whether operators on this kind of tensor turn into operators on plain ones, as a distributed tensor's do."""
     dispatch = kind.__torch_dispatch__
     return dispatch not in (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
 
