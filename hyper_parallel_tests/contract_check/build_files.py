@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hyper_parallel_tests.contract_check.sources import PACKAGE
+from hyper_parallel_tests.harness.contracts import Contract, load_contracts
 
 _BUILD_NAMES = ("BUILD.bazel", "BUILD")
 _LAYER_NAME = re.compile(r"(l[0-4])(_\w+)?")
@@ -68,13 +69,17 @@ def all_below(root: Path) -> list[Path]:
 
 
 def layer_tests(build_file: Path) -> list[Target]:
-    """The `layer_test` targets of a BUILD file, globs evaluated.
+    """The `layer_test` targets of a BUILD file, globs evaluated, and those of the registry beside it.
 
     Raises:
         Unreadable: the file is no Starlark, or a name or srcs is not made of literals, names of the file, formatting,
             `+` and `glob`.
     """
-    return [_target(call, reader) for call, reader in _calls(build_file, "layer_test")]
+    written = [_target(call, reader) for call, reader in _calls(build_file, "layer_test")]
+    return written + [
+        Target(f"{one.layer}_{one.cards}card_{one.name}", one.layer, (_scenario_file(one),), build_file, 1)
+        for one in _scenarios(build_file)
+    ]
 
 
 def fault_tests(build_file: Path, root: Path) -> list[Target]:
@@ -89,7 +94,21 @@ def fault_tests(build_file: Path, root: Path) -> list[Target]:
         labels = (reader.value(given) if given else None) or [_domain_of(build_file.parent, root)]
         names = tuple(re.split("[:/]", label)[-1] for label in labels)
         found.append(replace(_target(call, reader), catalogue=names))
+    scenarios = _scenarios(build_file)
+    for faults, cards in dict.fromkeys((one.faults, one.cards) for one in scenarios):
+        srcs = tuple(_scenario_file(one) for one in scenarios if (one.faults, one.cards) == (faults, cards))
+        found.append(Target(f"faults_{cards}card_{faults}", "", srcs, build_file, 1, (faults,)))
     return found
+
+
+def _scenarios(build_file: Path) -> list[Contract]:
+    """The scenarios that have targets in a BUILD file: those of the registry beside it."""
+    found = load_contracts(build_file.parent).values() if build_file.with_name("registry.toml").is_file() else ()
+    return [one for one in found if one.path.parent == build_file.parent]
+
+
+def _scenario_file(scenario: Contract) -> str:
+    return f"{scenario.layer}_{scenario.name}_test.py"
 
 
 def _domain_of(package: Path, root: Path) -> str:

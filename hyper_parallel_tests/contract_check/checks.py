@@ -12,7 +12,7 @@ from hyper_parallel_tests.contract_check.assertions import assertions
 from hyper_parallel_tests.contract_check.expectations import every_reproduction_is_named, expectations_are_real
 from hyper_parallel_tests.contract_check.sources import TEST_FILE
 from hyper_parallel_tests.contract_check.tree import Tree
-from hyper_parallel_tests.harness.contracts import LAYERS, ContractError
+from hyper_parallel_tests.harness.contracts import CONTRACT_FILES, LAYERS, ContractError
 from hyper_parallel_tests.harness.judging.tolerances import LedgerError
 from hyper_parallel_tests.harness.judging.tolerances import load as load_ledger
 
@@ -166,7 +166,7 @@ def every_fault_is_proven(tree: Tree) -> Iterator[str]:
 def the_ledger_is_whole(tree: Tree) -> Iterator[str]:
     """The rows of all domains together are one ledger, and each file is common.toml or a domain's."""
     folder = tree.root / "harness/judging/ledger"
-    domains = {path.parent.name for path in (tree.root / "domains").glob("*/contracts.toml")}
+    domains = {path.parent.name for name in CONTRACT_FILES for path in tree.root.rglob(name)}
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in {"common", *domains}:
             yield f"{path.relative_to(tree.root).as_posix()}: {path.stem} is no domain; no target sees these rows"

@@ -1,20 +1,24 @@
-"""What is promised and what is known to be broken: contracts.toml and an engine's expectations, each a file a domain.
+"""What is promised and what is known to be broken: contracts and an engine's expectations, each a file a domain.
+
+A contract stands in the contracts.toml of its domain, or, where capabilities meet, as a scenario in a registry.toml.
 
 Nothing here needs torch, so the launcher and static checks read the same files the same way.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 __all__ = [
+    "CONTRACT_FILES",
     "LAYERS",
     "Broken",
     "Contract",
@@ -27,6 +31,9 @@ __all__ = [
 ]
 
 LAYERS = ("l0", "l1", "l2", "l3", "l4")
+
+# File -> the key of its entries.
+CONTRACT_FILES = {"contracts.toml": "contract", "registry.toml": "scenario"}
 
 # The FSDP plan counts levels of its own: couplings with other capabilities, in level 2, and with experts, the third
 # of level 3, are our layer 3.
@@ -52,7 +59,10 @@ class Contract:
         statement: the promise in one sentence.
         source: where it comes from.
         mechanisms: the PyTorch mechanisms it leans on, as in the tags mech_<name>.
-        path: the contracts.toml that holds it.
+        path: the file that holds it.
+        name: of a scenario, which its target and its file are called after; empty for others.
+        cards: of a scenario; 0 for others.
+        faults: the catalogue of a scenario's faults; empty for others, whose targets say it.
     """
 
     id: str
@@ -61,6 +71,9 @@ class Contract:
     source: str
     mechanisms: tuple[str, ...]
     path: Path
+    name: str = ""
+    cards: int = 0
+    faults: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ def plan_cases() -> dict[str, str]:
 
 
 def load_contracts(root: Path) -> dict[str, Contract]:
-    """All contracts in the contracts.toml files below `root`, by id, files in order of their paths.
+    """All contracts in the contract files below `root`, by id, files in order of their paths.
 
     Raises:
         ContractError: an entry lacks a key or has an unknown or empty one, a layer is unknown or not the id's, or an id
@@ -135,18 +148,25 @@ def load_contracts(root: Path) -> dict[str, Contract]:
     """
     contracts: dict[str, Contract] = {}
     problems: list[str] = []
-    for path in sorted(root.rglob("contracts.toml")):
-        shown = path.relative_to(root)
-        for entry in _entries(path, shown, "contract", problems):
-            if not _check_contract(entry, problems, f"{shown}: {entry.get('id', 'an entry without id')}"):
+    for path in sorted(path for name in CONTRACT_FILES for path in root.rglob(name)):
+        shown, kind = path.relative_to(root), CONTRACT_FILES[path.name]
+        for entry in _entries(path, shown, kind, problems):
+            check = _check_scenario if kind == "scenario" else _check_contract
+            if not check(entry, problems, f"{shown}: {entry.get('id', 'an entry without id')}"):
                 continue
             if entry["id"] in contracts:
                 first = contracts[entry["id"]].path.relative_to(root)
                 problems.append(f"{shown}: {entry['id']} is already in {first}")
-            contracts[entry["id"]] = Contract(**{**entry, "mechanisms": tuple(entry["mechanisms"]), "path": path})
+            contracts[entry["id"]] = _contract(entry, path)
     if problems:
         raise ContractError("\n".join(problems))
     return contracts
+
+
+def _contract(entry: Mapping[str, Any], path: Path) -> Contract:
+    known = {field.name for field in fields(Contract)} & entry.keys()
+    told = {"layer": layer_of(entry["id"])} | {key: entry[key] for key in known}
+    return Contract(**{**told, "mechanisms": tuple(entry["mechanisms"]), "path": path})
 
 
 def load_expectations(folder: Path) -> tuple[Broken, ...]:
@@ -232,11 +252,7 @@ def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -
     _check_texts(entry, texts, problems, where)
     for key in sorted(entry.keys() - {*texts, "mechanisms"}):
         problems.append(f"{where}: unknown key {key!r}")
-    mechanisms = entry.get("mechanisms")
-    if not isinstance(mechanisms, list) or not all(
-        isinstance(one, str) and re.fullmatch(r"[a-z0-9_]+", one) for one in mechanisms
-    ):
-        problems.append(f"{where}: mechanisms must be a list of lower_case names, found {mechanisms!r}")
+    _check_names(entry, ["mechanisms"], problems, where)
     if len(problems) > before:
         return False
     if entry["layer"] not in LAYERS:
@@ -247,6 +263,47 @@ def _check_contract(entry: Mapping[str, Any], problems: list[str], where: str) -
     except ContractError as error:
         problems.append(f"{where}: {error}")
     return len(problems) == before
+
+
+def _check_scenario(entry: Mapping[str, Any], problems: list[str], where: str) -> bool:
+    before = len(problems)
+    texts, names, lists = (
+        ("id", "statement", "source"),
+        ("mechanisms", "capabilities", "models"),
+        ("risks", "assertions"),
+    )
+    _check_texts(entry, texts, problems, where)
+    _check_names(entry, names, problems, where)
+    for key in sorted(entry.keys() - {*texts, *names, *lists, "name", "cards", "mesh", "faults"}):
+        problems.append(f"{where}: unknown key {key!r}")
+    for key in lists:
+        said = entry.get(key)
+        if not isinstance(said, list) or not said or not all(isinstance(one, str) and one.strip() for one in said):
+            problems.append(f"{where}: {key} must be a list of sentences, found {said!r}")
+    for key in ("name", "faults"):
+        if not _is_name(entry.get(key)):
+            problems.append(f"{where}: {key} must be a lower_case name, found {entry.get(key)!r}")
+    cards, mesh = entry.get("cards"), entry.get("mesh")
+    if not isinstance(mesh, dict) or not all(type(one) is int and one > 0 for one in mesh.values()):
+        problems.append(f"{where}: mesh must be a table of sizes like {{ dp = 2 }}, found {mesh!r}")
+    elif cards != math.prod(mesh.values()):
+        problems.append(f"{where}: cards must be the product of mesh, {math.prod(mesh.values())}, found {cards!r}")
+    try:
+        layer_of(str(entry.get("id")))
+    except ContractError as error:
+        problems.append(f"{where}: {error}")
+    return len(problems) == before
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[a-z0-9_]+", value) is not None
+
+
+def _check_names(entry: Mapping[str, Any], keys: Iterable[str], problems: list[str], where: str) -> None:
+    for key in keys:
+        names = entry.get(key)
+        if not isinstance(names, list) or not all(map(_is_name, names)):
+            problems.append(f"{where}: {key} must be a list of lower_case names, found {names!r}")
 
 
 def _check_broken(entry: Mapping[str, Any], problems: list[str], where: str) -> bool:

@@ -9,6 +9,7 @@ load(
     "domain_of",
     "full_name",
     "is_domain",
+    "judges_engines",
     "parse_name",
     "srcs_problem",
 )
@@ -179,7 +180,7 @@ def _engine_deps(capabilities):
 
 def _by_domain():
     """The tolerances and the known defects of one domain."""
-    if not is_domain(native.package_name()):
+    if not judges_engines(native.package_name()):
         return []
     return ["//hyper_parallel_tests/harness/judging:ledger"] + engine_expectations()
 
@@ -188,7 +189,7 @@ def _model_deps(models):
 
 def _fault_deps():
     """With --//tools/rules:fault=ID the launcher must find that fault; without, no test depends on the catalogue."""
-    if not is_domain(native.package_name()):
+    if not judges_engines(native.package_name()):
         return []
     return select({
         "//tools/rules:no_fault": [],

@@ -10,6 +10,7 @@ CARD_COUNTS = [1, 2, 4, 8]
 
 _DOMAINS = "hyper_parallel_tests/domains/"
 _PRODUCT = "hyper_parallel_tests/"
+_MEETINGS = ["hyper_parallel_tests/interactions", "hyper_parallel_tests/endurance"]
 
 def parse_name(name, kinds = LAYERS):
     """Reads `<kind>`, `<kind>_<n>card` or `<kind>_<n>card_<suffix>`.
@@ -110,6 +111,10 @@ def domain_of(package):
 def is_domain(package):
     """Whether a package is a capability's, so that its tests see the engine's part for it."""
     return package.startswith(_DOMAINS)
+
+def judges_engines(package):
+    """Whether a package's tests hold engines to contracts: a capability's, or one where capabilities meet."""
+    return is_domain(package) or package in _MEETINGS
 
 def derived_tags(kind, cards, domain, mechanisms):
     """The tags that filters, the scheduler and the report go by.

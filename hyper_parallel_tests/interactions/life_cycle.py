@@ -1,0 +1,116 @@
+"""Whether a training step leaves everything as it found it: parameters sharded, nothing saved, nothing pending."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from hyper_parallel_tests.harness import trace
+from hyper_parallel_tests.harness.judging.flight import pending_collectives
+
+__all__ = ["assert_closed"]
+
+# A backend's threads let go of a finished message a moment after its end is told; what they hold longer is kept.
+_LETTING_GO_S = 10.0
+
+
+def assert_closed(step: Callable[[], object], *models: nn.Module) -> None:
+    """Hold three more training steps to leaving everything as they found it.
+
+    Args:
+        step: a whole step: zeroed gradients, forward, backward, update; all ranks call this together.
+        models: the modules that it trains, wrapped as they are.
+
+    Raises:
+        AssertionError: after a step a parameter is gathered or lies elsewhere, a hook more or less is there, a
+            saved-tensors hook is active, a collective is pending, tensors have grown in number or bytes, or storage that
+            a step made outlives the step after it.
+    """
+    # The first step makes what stays: optimizer state, buffers, groups.
+    step()
+    lying, hooks = _lying(models), _hooks(models)
+    with trace.live_tensors() as live:
+        number, size = live.count(), live.bytes()
+        with trace.made() as made:
+            step()
+        found = [
+            *_changes("the parameter", lying, _lying(models)),
+            *_changes("the hooks of", hooks, _hooks(models)),
+            *_active_hooks(),
+            *_unless(lambda: not pending_collectives(), lambda: f"pending are {pending_collectives()}"),
+            *_unless(
+                lambda: (live.count(), live.bytes()) == (number, size),
+                lambda: (
+                    f"{number} tensors of {size} bytes have become {live.count()} of {live.bytes()}, "
+                    f"new are {', '.join(live.describe()) or 'none'}"
+                ),
+            ),
+        ]
+        step()
+        found += _unless(
+            lambda: made.held() == 0, lambda: f"{made.held()} bytes that a step made outlive the step after it"
+        )
+    assert not found, "the step is not closed: " + "; ".join(found)
+
+
+def _lying(models: Sequence[nn.Module]) -> dict[str, str]:
+    """Parameter -> its identity, shape and bytes on this rank."""
+    found = {}
+    for name, param in _named(models, lambda one: one.named_parameters()):
+        local = param.to_local() if hasattr(param, "to_local") else param
+        found[name] = f"{id(param):x}, {tuple(local.shape)} of {local.untyped_storage().nbytes()} bytes"
+    return found
+
+
+def _hooks(models: Sequence[nn.Module]) -> dict[str, int]:
+    """Module, parameter or "every module" -> how many hooks it has."""
+    found = {"every module": sum(map(len, _dicts(modules, "_global_")))}
+    for name, module in _named(models, lambda one: one.named_modules()):
+        found[name or "the root"] = sum(map(len, _dicts(module)))
+    for name, param in _named(models, lambda one: one.named_parameters()):
+        found[name] = sum(map(len, _dicts(param)))
+    return found
+
+
+def _dicts(owner: Any, prefix: str = "_") -> Iterator[Mapping[int, Any]]:
+    """An object's dictionaries of hooks."""
+    for name in dir(owner):
+        if name.startswith(prefix) and name.endswith("_hooks"):
+            hooks = getattr(owner, name)
+            if isinstance(hooks, Mapping):
+                yield hooks
+
+
+def _named(
+    models: Sequence[nn.Module], of: Callable[[nn.Module], Iterator[tuple[str, Any]]]
+) -> Iterator[tuple[str, Any]]:
+    for number, model in enumerate(models):
+        prefix = f"model {number} " if len(models) > 1 else ""
+        for name, one in of(model):
+            yield prefix + name, one
+
+
+def _changes(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield f"{what} {name}: {before.get(name, 'nothing')} became {now.get(name, 'nothing')}"
+
+
+def _active_hooks() -> list[str]:
+    active = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return ["a hook for saved tensors is still active"] if active else []
+
+
+def _unless(holds: Callable[[], bool], problem: Callable[[], str]) -> list[str]:
+    end = time.monotonic() + _LETTING_GO_S
+    while not holds():
+        if time.monotonic() > end:
+            return [problem()]
+        threading.Event().wait(0.01)
+    return []
