@@ -13,6 +13,7 @@ from hyper_parallel_tests.contract_check.build_files import (
     fault_tests,
     layer_tests,
 )
+from hyper_parallel_tests.contract_check.samples import SCENARIO
 
 FILES = [
     "l0_a_test.py",
@@ -156,3 +157,15 @@ def test_fault_tests_of_a_comprehension_are_read(package):
     (package / "BUILD.bazel").write_text("\n".join(lines))
     found = {target.name: list(target.srcs) for target in fault_tests(package / "BUILD.bazel", package)}
     assert found == {"faults_2card": ["l1_a_test.py"], "faults_4card": ["l1_a_test.py"]}
+
+
+def test_a_registry_has_targets(package):
+    """Each scenario has one of its layer and cards, and its catalogue one for all scenarios of as many cards."""
+    (package / "registry.toml").write_text(SCENARIO + SCENARIO.replace("IX-07", "IX-08").replace("fsdp_", "pipeline_"))
+    assert targets(package, "") == {
+        "l3_4card_fsdp_recomputation": ["l3_fsdp_recomputation_test.py"],
+        "l3_4card_pipeline_recomputation": ["l3_pipeline_recomputation_test.py"],
+    }
+    [proof] = fault_tests(package / "BUILD.bazel", package)
+    assert proof.catalogue == ("interactions_recomputation",)
+    assert [path.name for path in proof.files] == ["l3_fsdp_recomputation_test.py", "l3_pipeline_recomputation_test.py"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hyper_parallel_tests.contract_check.samples import SCENARIO
 from hyper_parallel_tests.harness.contracts import (
     ContractError,
     expected_broken,
@@ -126,6 +127,42 @@ def test_a_bad_contract_is_an_error(tmp_path, text, said):
         load_contracts(tree(tmp_path, a=text))
     assert said in str(caught.value)
     assert "domains/a/contracts.toml" in str(caught.value)
+
+
+def registry(path: Path, text: str) -> Path:
+    """A package with one registry of scenarios."""
+    (path / "interactions").mkdir()
+    (path / "interactions" / "registry.toml").write_text(text)
+    return path
+
+
+def test_a_scenario_is_a_contract(tmp_path):
+    """Its id tells the layer; what its targets are made of is read too."""
+    one = load_contracts(registry(tmp_path, SCENARIO))["IX-07"]
+    assert (one.layer, one.source, one.mechanisms) == ("l3", "S0 4.4", ("checkpoint",))
+    assert (one.name, one.cards, one.faults) == ("fsdp_recomputation", 4, "interactions_recomputation")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("cards = 4", "cards = 2", "cards must be the product of mesh, 4, found 2"),
+        ("mesh = { dp = 2, tp = 2 }", 'mesh = { dp = "2" }', "mesh must be a table of sizes"),
+        ('["Loss, norm and tensors are the single card\'s."]', "[]", "assertions must be a list of sentences"),
+        ("risks = [", "risk = [", "unknown key 'risk'"),
+        ('"fsdp_recomputation"', '"FSDP + AC"', "name must be a lower_case name"),
+        ('["mlp"]', '"mlp"', "models must be a list of lower_case names"),
+        ('"IX-07"', '"IX-7"', "no contract id"),
+        ("[[scenario]]", "[[contract]]", "expected only [[scenario]] entries, found contract"),
+    ],
+)
+def test_a_bad_scenario_is_an_error(tmp_path, old, new, said):
+    """The message names the file and what is wrong."""
+    assert old in SCENARIO
+    with pytest.raises(ContractError) as caught:
+        load_contracts(registry(tmp_path, SCENARIO.replace(old, new)))
+    assert said in str(caught.value)
+    assert "interactions/registry.toml" in str(caught.value)
 
 
 def test_a_file_in_another_encoding_is_an_error(tmp_path):

@@ -21,6 +21,21 @@ statement = "A group can be made again."
 source = "S0"
 mechanisms = []
 """
+SCENARIO = """
+[[scenario]]
+id = "IX-07"
+name = "fsdp_recomputation"
+statement = "Both together train as a single card does."
+source = "S0 4.4"
+capabilities = ["fully_shard", "activation_checkpoint"]
+mechanisms = ["checkpoint"]
+cards = 4
+mesh = { dp = 2, tp = 2 }
+models = ["mlp"]
+faults = "interactions_recomputation"
+risks = ["The second forward gathers again."]
+assertions = ["Loss, norm and tensors are the single card's."]
+"""
 CASE = """
 from hyper_parallel_tests.harness import contract
 

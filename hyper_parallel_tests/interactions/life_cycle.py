@@ -29,8 +29,8 @@ def assert_closed(step: Callable[[], object], *models: nn.Module) -> None:
 
     Raises:
         AssertionError: after a step a parameter is gathered or lies elsewhere, a hook more or less is there, a
-            saved-tensors hook is active, a collective is pending, tensors have grown in number or bytes, or storage that
-            a step made outlives the step after it.
+            saved-tensors hook is active, a collective is pending, tensors have grown in number or bytes, or storage
+            that a step made outlives the step after it.
     """
     # The first step makes what stays: optimizer state, buffers, groups.
     step()

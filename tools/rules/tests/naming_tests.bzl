@@ -8,6 +8,7 @@ load(
     "domain_of",
     "full_name",
     "is_domain",
+    "judges_engines",
     "parse_name",
     "srcs_problem",
 )
@@ -66,15 +67,17 @@ def _srcs_test_impl(ctx):
 
 def _domain_test_impl(ctx):
     env = unittest.begin(ctx)
-    for package, domain, is_one in [
-        ("hyper_parallel_tests/domains/fully_shard", "fully_shard", True),
-        ("hyper_parallel_tests/domains/rng/more", "rng", True),
-        ("hyper_parallel_tests/harness/judging", "harness", False),
-        ("tools/rules/tests", "tools", False),
-        ("", "root", False),
+    for package, domain, is_one, judges in [
+        ("hyper_parallel_tests/domains/fully_shard", "fully_shard", True, True),
+        ("hyper_parallel_tests/domains/rng/more", "rng", True, True),
+        ("hyper_parallel_tests/interactions", "interactions", False, True),
+        ("hyper_parallel_tests/harness/judging", "harness", False, False),
+        ("tools/rules/tests", "tools", False, False),
+        ("", "root", False, False),
     ]:
         asserts.equals(env, domain, domain_of(package))
         asserts.equals(env, is_one, is_domain(package))
+        asserts.equals(env, judges, judges_engines(package))
     return unittest.end(env)
 
 def _tags_test_impl(ctx):
