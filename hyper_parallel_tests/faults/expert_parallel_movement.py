@@ -91,11 +91,28 @@ def gradient_of_dispatch_lost(patch: Patch) -> None:
     ranks="all",
 )
 def counts_exchanged_twice(patch: Patch) -> None:
-    @patch.around(f"{_OURS}.movement:exchange_counts", parameters=("counts", "device_mesh"))
-    def exchange(original: Any, counts: Any, device_mesh: Any) -> Any:
+    @patch.around(f"{_OURS}.movement:exchange_counts", parameters=("rows", "counts", "device_mesh"))
+    def exchange(original: Any, rows: Any, counts: Any, device_mesh: Any) -> Any:
         patch.reached()
-        original(counts, device_mesh)
-        return original(counts, device_mesh)
+        original(rows, counts, device_mesh)
+        return original(rows, counts, device_mesh)
+
+
+@fault(
+    id="ep-wrong-counts-raise-where-they-are",
+    symptom="One rank ends with an error about its counts, and all others wait in the exchange until they are killed.",
+    capability="expert_parallel",
+    layer="l1",
+    must_fail=["EP-1-01"],
+    watchdog=5,
+)
+def wrong_counts_raise_where_they_are(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.movement:exchange_counts", parameters=("rows", "counts", "device_mesh"))
+    def exchange(original: Any, rows: Any, counts: Any, device_mesh: Any) -> Any:
+        if int(counts.sum()) != len(rows):
+            patch.reached()
+            raise ValueError(f"counts of {int(counts.sum())} rows in all for {len(rows)} rows")
+        return original(rows, counts, device_mesh)
 
 
 def _copied_over(patch: Patch, experts: bool, names: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -99,88 +98,6 @@ def evaluation_of_one_micro_batch(patch: Patch) -> None:
 
 
 @fault(
-    id="pp-copies-learn-apart",
-    symptom="A tied embedding and its output drift apart: neither stage has the other's gradient.",
-    capability="pipeline_parallel",
-    layer="l1",
-    must_fail=["PP-1-03"],
-    ranks="all",
-)
-def copies_learn_apart(patch: Patch) -> None:
-    _summed(patch, lambda original, self: None)
-
-
-@fault(
-    id="pp-copies-summed-twice",
-    symptom="Tied weights take steps that are too large: the sum of their gradients is summed again.",
-    capability="pipeline_parallel",
-    layer="l1",
-    must_fail=["PP-1-03"],
-    ranks="all",
-)
-def copies_summed_twice(patch: Patch) -> None:
-    def twice(original: Callable[[Any], None], self: Any) -> None:
-        original(self)
-        original(self)
-
-    _summed(patch, twice)
-
-
-def _summed(patch: Patch, instead: Callable[[Callable[[Any], None], Any], None]) -> None:
-    @patch.around(f"{_OURS}.shared:SharedParameters.sum_gradients", parameters=("self",))
-    def add(original: Any, self: Any) -> None:
-        if self._copies:
-            patch.reached()
-        instead(original, self)
-
-
-@fault(
-    id="pp-earlier-sum-summed-again",
-    symptom="With accumulation over runs tied weights learn too fast: each run sums what the runs before have summed.",
-    capability="pipeline_parallel",
-    layer="l1",
-    must_fail=["PP-1-03"],
-    ranks="all",
-)
-def earlier_sum_summed_again(patch: Patch) -> None:
-    @patch.around(f"{_OURS}.shared:SharedParameters.set_aside", parameters=("self",))
-    def keep(original: Any, self: Any) -> None:
-        self._earlier = [None] * len(self._parameters())
-        if any(one.grad is not None for one in self._parameters()):
-            patch.reached()
-
-
-@fault(
-    id="pp-copies-start-apart",
-    symptom="The loss is NaN from the start, or a random one: the last stage's copy of a tied weight has other values.",
-    capability="pipeline_parallel",
-    layer="l1",
-    must_fail=["PP-1-03"],
-)
-def copies_start_apart(patch: Patch) -> None:
-    @patch.around(f"{_OURS}.shared:SharedParameters.take_values_of_the_first", parameters=("self",))
-    def take(original: Any, self: Any) -> None:
-        if self._copies:
-            patch.reached()
-
-
-@fault(
-    id="pp-two-copies-taken-for-one",
-    symptom="Of two weights that the same stages share, one is not tied: it starts at random and drifts.",
-    capability="pipeline_parallel",
-    layer="l1",
-    must_fail=["PP-1-03"],
-)
-def two_copies_taken_for_one(patch: Patch) -> None:
-    @patch.around(f"{_OURS}.shared:SharedParameters.__init__", parameters=("self", "stages"))
-    def make(original: Any, self: Any, *args: Any) -> None:
-        original(self, *args)
-        for key in [key for key in self._copies if key[1]]:
-            patch.reached()
-            del self._copies[key]
-
-
-@fault(
     id="pp-losses-keep-their-graph",
     symptom="Memory grows as long as losses are collected: each one holds the graph of its micro-batch.",
     capability="pipeline_parallel",
@@ -192,3 +109,17 @@ def losses_keep_their_graph(patch: Patch) -> None:
     def merge(original: Any, self: Any, output_chunks: list[Any]) -> list[Any]:
         patch.reached()
         return list(output_chunks)
+
+
+@fault(
+    id="pp-shapes-of-the-first-run",
+    symptom="Stages for shapes that change take those of the first run for all others: the next one ends in an error.",
+    capability="pipeline_parallel",
+    layer="l2",
+    must_fail=["PP-2-01"],
+    watchdog=8,
+)
+def shapes_of_the_first_run(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.schedules:_Schedule._prepare_anew", parameters=("self",))
+    def prepare(original: Any, self: Any) -> None:
+        patch.reached()

@@ -170,6 +170,27 @@ def test_counts_that_do_not_add_up(engine, world, fused, change):
 
 
 @contract("EP-1-01")
+@pytest.mark.watchdog(10)
+@pytest.mark.parametrize("fused", [False, True], ids=["composed", "fused"])
+@pytest.mark.parametrize("wrong", ["one_more", "negative"])
+def test_counts_of_one_rank_that_do_not_add_up(engine, world, ledger, fused, wrong):
+    """Where one rank's counts are wrong, all ranks get an error that tells of it, and the next call is right."""
+    rows, counts = outgoing(world, "even")
+    guilty = world.size - 1
+    module = engine.GroupedExperts(WIDTH, WIDTH, EXPERTS).to(world.device)
+    module = engine.ExpertParallel(fused=fused).apply(module, mesh_of(world))
+    expected = module(rows, counts).detach()
+    given, text = counts.clone(), rf"ranks \[{guilty}\]"
+    if world.rank == guilty:
+        # The first and the last expert are of two ranks.
+        given += torch.tensor({"one_more": [1] + [0] * 7, "negative": [-3] + [0] * 6 + [3]}[wrong], device=world.device)
+        text = rf"\b{len(rows) + 1}\b.*\b{len(rows)}\b" if wrong == "one_more" else r"-1\b"
+    with pytest.raises(ValueError, match=text):
+        module(rows, given)
+    assert_equal(module(rows, counts).detach(), expected, what="rows after the error")
+
+
+@contract("EP-1-01")
 def test_two_layers_in_flight(engine, world, ledger):
     """Two calls before a backward keep their own rows: gradients are the sum of both calls' alone."""
     model = block(engine, world)

@@ -108,10 +108,11 @@ def test_stages_of_one_rank_in_the_wrong_order(line):
 
 @contract("PP-0-02")
 def test_too_many_in_flight():
-    """GPipe's order is refused where 1F1B's memory is all there is, and a divided backward pass counts up to its W."""
+    """GPipe's order does not fit into 1F1B's memory; a rank without work holds nothing; W ends a divided pass."""
     with pytest.raises(BadSchedule) as refusal:
         simulate(table(*RIGHT), stages=2, microbatches=2, limits={0: 2, 1: 1})
     assert refusal.value.defect is Defect.TOO_MANY_IN_FLIGHT
+    simulate(table(*RIGHT), stages=2, microbatches=2, limits={0: 2, 1: 2, 2: 0})
     divided = table("0F0 0I0 0F1 0I1 0W0 0W1")
     assert simulate(divided, stages=1, microbatches=2).in_flight == {0: 2}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.pipeline_parallel.kinds import KINDS
+from hyper_parallel_tests.domains.pipeline_parallel.kinds import KINDS, Kind
 from hyper_parallel_tests.domains.pipeline_parallel.networks import Part, batches, whole_network
 from hyper_parallel_tests.domains.pipeline_parallel.setting import Pipeline, group_of, pipeline
 from hyper_parallel_tests.harness import World, assert_close, contract, train_baseline
@@ -105,6 +105,27 @@ def test_different_schedules(engine, world, artifacts):
 
 @contract("PP-1-04")
 @promptly
+def test_different_files(engine, world, artifacts):
+    """Where ranks have schedules from files that differ, all of them get an error that has both orders."""
+    piped = pipeline(engine, world, KINDS["csv"] if world.rank else Kind("ScheduleFromCsv"), artifacts)
+    with pytest.raises(errors, match="(?s)0B3.*0I3"):
+        piped.run(batches(world)[0])
+
+
+@contract("PP-1-04")
+@promptly
+def test_numbers_of_stages(engine, world):
+    """Where ranks have stages of pipelines of different lengths, all of them get an error that has both."""
+    length = world.size + int(world.rank > 0)
+    part = Part(whole_network(world, world.size), range(world.rank, world.rank + 1), share=1 / 4)
+    stage = engine.PipelineStage(part, world.rank, length, device=world.device, group=group_of(world))
+    inputs = [] if world.rank else [batches(world)[0].inputs]
+    with pytest.raises(errors, match=rf"(?s)\b{world.size} stages.*\b{world.size + 1} stages"):
+        engine.ScheduleGPipe(stage, 4).run(*inputs)
+
+
+@contract("PP-1-04")
+@promptly
 def test_a_stage_that_two_ranks_have(engine, world):
     """Where each rank says that it has the first stage, all of them get an error that says so."""
     part = Part(whole_network(world, world.size), range(1), share=1 / 4)
@@ -182,6 +203,31 @@ def test_a_stage_that_raises(engine, world, artifacts, ledger, kind, way, guilty
 
 @contract("PP-1-04")
 @promptly
+@pytest.mark.parametrize("guilty", ["first_stage", "last_stage"])
+def test_weights_whose_gradient_raises(engine, world, artifacts, ledger, guilty):
+    """So they do where backward is in two parts, and it is the part of the weights that raises."""
+    kind = KINDS["zero_bubble"]
+    piped, stage_num = pipeline(engine, world, kind, artifacts), kind.stage_num(world.size)
+    bad, gradients = 0 if guilty == "first_stage" else stage_num - 1, []
+    piped.run(batches(world)[0])
+
+    def refuse_the_second(gradient: Tensor) -> None:
+        gradients.append(gradient)
+        if len(gradients) == 2:
+            raise RuntimeError("the second micro-batch is bad")
+
+    handles = [
+        one.register_hook(refuse_the_second) for name, one in piped.named_parameters() if name == f"layers.{bad}.weight"
+    ]
+    with pytest.raises(errors, match=f"(?s)stage {bad}.*micro-batch 1.*the second micro-batch is bad"):
+        piped.run(batches(world)[0])
+    for one in handles:
+        one.remove()
+    assert_trains(piped, world, stage_num, ledger)
+
+
+@contract("PP-1-04")
+@promptly
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_a_stage_that_raises_in_the_first_run(engine, world, artifacts, ledger, way):
     """So they do in the first run, in which stages learn of each other, and the next run learns all of it."""
@@ -243,9 +289,10 @@ def test_rows_that_do_not_divide(engine, world, artifacts, ledger, kind):
 @contract("PP-1-04")
 @promptly
 def test_arguments_that_one_rank_cannot_give(engine, world, artifacts, ledger):
-    """An argument that no stage can get, on one rank, is an error on all ranks that names it."""
+    """An argument that no stage can get, or that has no rows, on one rank, is an error on all ranks that names it."""
     piped, batch = pipeline(engine, world, KINDS["1f1b"], artifacts), batches(world)[0]
     inputs = [batch.inputs] if piped.is_first else []
-    with pytest.raises(errors, match="target"):
-        piped.schedule.run(*inputs, **({"target": batch.targets} if piped.is_last else {}))
+    for name, value in (("target", batch.targets), ("temperature", torch.tensor(2.0))):
+        with pytest.raises((*errors, IndexError), match=name):
+            piped.schedule.run(*inputs, **({name: value} if piped.is_last else {}))
     assert_trains(piped, world, world.size, ledger)

@@ -230,6 +230,54 @@ def test_two_parameters_of_the_same_stages(engine, world, artifacts, ledger, kin
         assert_close([one.grad for one in found], expected, ledger["pp_fp32"], what="gradients of scale and shift")
 
 
+class Shifted(nn.Module):
+    """A stage that shifts its inputs by a parameter, if it uses it."""
+
+    def __init__(self, part: Part, shift: nn.Parameter | None, uses: bool) -> None:
+        super().__init__()
+        self.part, self.shift, self._uses = part, shift, uses
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        return self.part(inputs + self.shift if self._uses else inputs, targets)
+
+
+def gradient_of_shift(model: nn.Module, batch: Batch, stages: list[int]) -> Tensor:
+    """On a single card, of a shift before the layers of `stages`."""
+    shift = bends()[1].to(batch.inputs.device).requires_grad_()
+    hidden = batch.inputs
+    for index, layer in enumerate(model.layers):
+        hidden = hidden + shift if index in stages else hidden
+        hidden = layer(torch.tanh(hidden) if index else hidden)
+    F.mse_loss(hidden, batch.targets).backward()
+    return shift.grad
+
+
+@contract("PP-1-03")
+@pytest.mark.parametrize("tied", [False, True], ids=["a_copy_each", "one_for_both_stages_of_a_rank"])
+def test_many_copies(engine, world, artifacts, ledger, tied):
+    """Of more than two stages all get the values of the one named first, and the sum of all, also if one has none."""
+    kind, stage_num, batch = KINDS["interleaved"], 2 * world.size, mlp_batch(0, 8, WIDTH).to(world.device)
+    # The first and the second are of one rank; the last one does not use its copy.
+    shared = [world.size + 1, 1, 0, 2]
+    whole, modules, own = whole_network(world, stage_num), [], None
+    for index in kind.stages_of(world.rank, world.size):
+        if own is None or not tied:
+            own = nn.Parameter(bends()[1] if index == shared[0] or (tied and index == 1) else torch.full((WIDTH,), 9.0))
+        part = Part(whole, range(index, index + 1), share=1 / 4)
+        modules.append(Shifted(part, own if index in shared else None, index in shared[:3]).to(world.device))
+    infos = [None if one.shift is None else engine.SharedParameterInfo(one.shift, shared) for one in modules]
+    piped = pipeline(
+        engine, world, kind, artifacts, modules=modules, each_stage=[{"shared_parameters": one} for one in infos]
+    )
+    piped.run(batch)
+    expected = in_clean_process(gradient_of_shift, whole_network(world, stage_num), batch, shared[:3])
+    for index, module in piped.modules.items():
+        if index in shared:
+            assert_equal(module.shift.detach(), bends()[1].to(world.device), what=f"the copy of stage {index}")
+            assert module.shift.grad is not None, f"the copy of stage {index} has no gradient"
+            assert_close(module.shift.grad, expected, ledger["pp_fp32"], what=f"gradient of the copy of stage {index}")
+
+
 @contract("PP-1-03")
 def test_what_can_be_shared(engine):
     """Only a parameter can be shared, and stages are told as a list or tuple."""

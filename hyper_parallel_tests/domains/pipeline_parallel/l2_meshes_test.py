@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,19 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.pipeline_parallel.networks import batches, cut, sgd, whole_network
-from hyper_parallel_tests.harness import (
-    World,
-    assert_close,
-    assert_equal,
-    assert_parity,
-    contract,
-    train,
-    train_baseline,
-)
-from hyper_parallel_tests.harness.judging.parity import Track
+from hyper_parallel_tests.domains.pipeline_parallel.meshes import CARDS, Side, layers_over, run
+from hyper_parallel_tests.domains.pipeline_parallel.networks import batches, sgd, whole_network
+from hyper_parallel_tests.harness import assert_close, assert_equal, assert_parity, contract, train_baseline
 from hyper_parallel_tests.models.decoder import DecoderShape
-from hyper_parallel_tests.models.mlp import Mlp, mlp_loss
+from hyper_parallel_tests.models.mlp import mlp_loss
 from hyper_parallel_tests.models.multimodal import (
     Multimodal,
     MultimodalShape,
@@ -31,31 +21,13 @@ from hyper_parallel_tests.models.multimodal import (
     multimodal_batch,
     multimodal_loss,
 )
+from hyper_parallel_tests.models.seeding import Batch
 from hyper_parallel_tests.models.vit import VitShape
-
-# Cards of each stage, by the number of cards that there are.
-CARDS = {2: [(1, 1), (2,)], 4: [(1, 3), (3, 1), (1, 2, 1)]}
 
 SHAPE = MultimodalShape(
     vision=VitShape(image=8, patch=4, hidden=8, layers=1, heads=2, mlp=16),
     language=DecoderShape(vocab=11, hidden=8, layers=1, heads=2, kv_heads=1, ffn=8, seq=4, tied=False),
 )
-
-
-class Rows(nn.Module):
-    """Some layers of an Mlp, and at the end its squared errors as shares of the mean over the batch."""
-
-    def __init__(self, whole: Mlp, layers: range, rows: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleDict({str(index): whole.layers[index] for index in layers})
-        self._rows, self._is_last = rows, layers.stop == len(whole.layers)
-
-    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        for index, layer in self.layers.items():
-            inputs = layer(inputs if index == "0" else torch.tanh(inputs))
-        if not self._is_last:
-            return inputs
-        return F.mse_loss(inputs, targets, reduction="sum") / (self._rows * targets.shape[1])
 
 
 class Seeing(nn.Module):
@@ -80,56 +52,6 @@ class Speaking(nn.Module):
         logits = self.language(tokens, prefix=prefix)
         errors = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
         return errors / (self._rows * targets.shape[1])
-
-
-class Side:
-    """One rank's side of stages over disjoint sets of cards."""
-
-    def __init__(
-        self, engine: Any, world: World, cards: Sequence[int], stages: Sequence[nn.Module], micro: int
-    ) -> None:
-        self.ranks = [list(span) for span in cut(cards)]
-        self.stage = next(index for index, ranks in enumerate(self.ranks) if world.rank in ranks)
-        self.module = stages[self.stage]
-        self.schedule = engine.ScheduleAcrossMeshes(self.module, self.ranks, micro)
-        self.is_first, self.is_last = self.stage == 0, self.stage == len(self.ranks) - 1
-        self._world = world
-
-    def train(self, given: Sequence[Any], run: Callable[[Any], list[Tensor]]) -> Track:
-        """Loss and norm are those of all stages, each of which counts once."""
-
-        def loss(_: nn.Module, batch: Any) -> Tensor:
-            own = torch.zeros((), device=self._world.device)
-            for one in run(batch):
-                own = own + one.detach()
-            return self._of_all_stages(own)
-
-        def norm(module: nn.Module) -> float:
-            squares = sum(float(one.grad.double().square().sum()) for one in module.parameters())
-            return math.sqrt(float(self._of_all_stages(torch.tensor(squares, dtype=torch.float64))))
-
-        return train(self.module, given, loss, optimizer=sgd, backward=None, before_update=norm)
-
-    def _of_all_stages(self, own: Tensor) -> Tensor:
-        first = self._world.rank == self.ranks[self.stage][0]
-        total = own if first else torch.zeros_like(own)
-        torch.distributed.all_reduce(total)
-        return total
-
-    def names(self) -> set[str]:
-        return {name for name, _ in self.module.named_parameters()}
-
-
-def layers_over(engine: Any, world: World, cards: Sequence[int], rows: int, micro: int) -> Side:
-    """Of an Mlp, one layer a stage and two in the last."""
-    spans = cut([1] * (len(cards) - 1) + [2])
-    stages = [Rows(whole_network(world, len(cards) + 1), span, rows) for span in spans]
-    return Side(engine, world, cards, stages, micro)
-
-
-def run(side: Side, batch: Any) -> list[Tensor]:
-    named = {"targets": batch.targets} if side.is_last else {}
-    return side.schedule.run(*([batch.inputs] if side.is_first else []), **named)
 
 
 @contract("PP-2-04")
@@ -202,6 +124,43 @@ def test_accumulation(engine, world, ledger):
         assert_close(found, {name: 2 * baseline[name] for name in found}, ledger["pp_fp32"], what="gradients")
 
 
+@contract("PP-2-04")
+def test_values_as_they_are(engine, world, ledger):
+    """Rows keep their type from stage to stage, and what is no tensor goes whole to each micro-batch."""
+    for cards in CARDS[world.size]:
+        side, given = layers_over(engine, world, cards, rows=12, micro=3), batches(world, rows=12)[0]
+        side.module.double()
+        batch = Batch(given.inputs.double(), given.targets.double())
+        named = {"factor": 3.0, "targets": batch.targets} if side.is_last else {}
+        try:
+            side.schedule.run(*([batch.inputs] if side.is_first else []), **named)
+        except RuntimeError as error:
+            pytest.fail(f"rows of another type do not go through: {error}")
+        whole = whole_network(world, len(cards) + 1).double()
+        baseline = train_baseline(whole, [batch], mlp_loss).steps[0].grads
+        found = {name: one.grad for name, one in side.module.named_parameters()}
+        assert_close(found, {name: 3 * baseline[name] for name in found}, ledger["pp_fp32"], what="gradients")
+
+
+@contract("PP-2-04")
+@pytest.mark.parametrize("frozen", ["first_stage", "last_stage"])
+def test_frozen_stage(engine, world, ledger, frozen):
+    """A stage that learns nothing, such as an encoder that is done, has no gradients, and the others have theirs."""
+    for cards in CARDS[world.size]:
+        side, batch = layers_over(engine, world, cards, rows=12, micro=3), batches(world, rows=12)[0]
+        if side.is_first if frozen == "first_stage" else side.is_last:
+            side.module.requires_grad_(False)
+        try:
+            run(side, batch)
+        except RuntimeError as error:
+            pytest.fail(f"a frozen stage ends the run: {error}")
+        baseline = train_baseline(whole_network(world, len(cards) + 1), [batch], mlp_loss).steps[0].grads
+        found = {name: one.grad for name, one in side.module.named_parameters() if one.grad is not None}
+        expected = {name: baseline[name] for name, one in side.module.named_parameters() if one.requires_grad}
+        why = "a card of the frozen stage has none"
+        assert_close(found, expected, ledger["pp_fp32"], what="gradients", zero_because=why)
+
+
 class Faulty(nn.Module):
     """A stage whose second micro-batch is one that it cannot take, unless it is told to be sound."""
 
@@ -259,8 +218,10 @@ def test_ranks_that_run_something_else(engine, world):
 
 @contract("PP-2-04")
 def test_ranks_of_the_stages(engine, world):
-    """A rank in two stages, and a rank in none, are refused."""
+    """A rank in two stages, a rank in none, and a batch of no micro-batches are refused."""
     module = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="not 0"):
+        engine.ScheduleAcrossMeshes(module, [list(range(world.size))], 0)
     with pytest.raises(ValueError, match="rank"):
         engine.ScheduleAcrossMeshes(module, [list(range(world.size)), [0]], 1)
     with pytest.raises(ValueError, match="rank"):

@@ -74,7 +74,8 @@ def simulate(
     _run_blocking(order, places, messages)
     in_flight = {rank: _peak(actions) for rank, actions in order.items()}
     for rank, limit in (limits or {}).items():
-        if in_flight[rank] > limit:
+        # A rank that is not in the table holds nothing.
+        if in_flight.get(rank, 0) > limit:
             raise BadSchedule(Defect.TOO_MANY_IN_FLIGHT, f"{in_flight[rank]} on rank {rank}, at most {limit} expected")
     return Run(in_flight, *_timed(order))
 

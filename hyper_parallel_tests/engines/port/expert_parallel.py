@@ -163,7 +163,8 @@ class ExpertParallel(Protocol):
             rows, counts: (rows, dim), (experts,), as ``permute_tokens`` gave them.
 
         Raises:
-            ValueError: as ``experts_of_rank``; or the counts do not add up to the rows, the message has both numbers.
+            ValueError: as ``experts_of_rank``; or, on every rank, the counts of one do not add up to its rows or one of
+                them is negative. There the message has both numbers, or the counts, and elsewhere that rank.
         """
 
     def combine_tokens(self, rows: Tensor, dispatch: Dispatch) -> Tensor:

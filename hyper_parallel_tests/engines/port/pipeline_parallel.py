@@ -182,5 +182,5 @@ class PipelineParallel(Protocol):
             stage_ranks: global ranks of each stage, in order.
 
         Raises:
-            ValueError: a rank is in two stages, or this one in none.
+            ValueError: a rank is in two stages, or this one in none; or fewer than one micro-batch.
         """

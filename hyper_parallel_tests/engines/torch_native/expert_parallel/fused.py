@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hyper_parallel_tests.engines.torch_native.collectives import all_to_all_single
 from hyper_parallel_tests.engines.torch_native.expert_parallel.experts import grouped_mm
-from hyper_parallel_tests.engines.torch_native.expert_parallel.movement import Exchange, check_counts, exchange_counts
+from hyper_parallel_tests.engines.torch_native.expert_parallel.movement import Exchange, exchange_counts
 
 __all__ = ["fused_experts"]
 
@@ -28,8 +28,7 @@ def fused_experts(
     chunks: int = 1,
 ) -> Tensor:
     """See the port. A chunk has whole experts, so that each sum has the same terms with any number of chunks."""
-    check_counts(rows, counts)
-    exchange = exchange_counts(counts, device_mesh)
+    exchange = exchange_counts(rows, counts, device_mesh)
     return _FusedExperts.apply(rows, gate, up, down, _chunks(exchange, chunks))
 
 

@@ -17,7 +17,6 @@ from hyper_parallel_tests.engines.torch_native.differentiable_collectives import
 __all__ = [
     "Dispatch",
     "Exchange",
-    "check_counts",
     "combine_tokens",
     "dispatch_tokens",
     "exchange_counts",
@@ -72,21 +71,34 @@ class Exchange:
         return self.by_expert().argsort()
 
 
-def check_counts(rows: Tensor, counts: Tensor) -> None:
-    """Holds counts to the rows that they are of."""
-    if int(counts.sum()) != len(rows):
-        raise ValueError(
-            f"counts of {int(counts.sum())} rows in all for {len(rows)} rows: expected each expert's number of rows"
-        )
+def exchange_counts(rows: Tensor, counts: Tensor, device_mesh: DeviceMesh) -> Exchange:
+    """Tells each rank how many rows come from each, for each of its experts; collective.
 
+    A rank whose counts are not those of its rows tells -1 in their place, so that all ranks raise and none waits for
+    rows.
 
-def exchange_counts(counts: Tensor, device_mesh: DeviceMesh) -> Exchange:
-    """Tells each rank how many rows come from each, for each of its experts; collective."""
+    Raises:
+        ValueError: on every rank, if counts of one are not those of its rows.
+    """
     size = device_mesh.size()
     each = len(experts_of_rank(len(counts), size, 0))
+    problem = _problem(rows, counts)
     incoming = torch.empty_like(counts)
-    dist.all_to_all_single(incoming, counts, group=device_mesh.get_group())
+    told = torch.full_like(counts, -1) if problem else counts
+    dist.all_to_all_single(incoming, told, group=device_mesh.get_group())
+    wrong = (incoming.view(size, each) < 0).any(1).nonzero().flatten().tolist()
+    if wrong:
+        raise ValueError(problem or f"the counts of ranks {wrong} are not those of their rows: see the errors there")
     return Exchange(counts.view(size, each), incoming.view(size, each), device_mesh.get_group())
+
+
+def _problem(rows: Tensor, counts: Tensor) -> str:
+    """How counts differ from the rows that they are of, empty if they do not."""
+    if (counts < 0).any():
+        return f"counts {counts.tolist()}: expected each expert's number of rows, none below zero"
+    if int(counts.sum()) != len(rows):
+        return f"counts of {int(counts.sum())} rows in all for {len(rows)} rows: expected each expert's number of rows"
+    return ""
 
 
 class Dispatch(NamedTuple):
@@ -101,8 +113,7 @@ class Dispatch(NamedTuple):
 
 def dispatch_tokens(rows: Tensor, counts: Tensor, device_mesh: DeviceMesh) -> Dispatch:
     """See the port."""
-    check_counts(rows, counts)
-    exchange = exchange_counts(counts, device_mesh)
+    exchange = exchange_counts(rows, counts, device_mesh)
     sent, received = exchange.sent, exchange.received
     arrived = differentiable_all_to_all(rows.contiguous(), received, sent, group=exchange.group)
     return Dispatch(arrived.index_select(0, exchange.by_expert()), exchange.incoming.sum(0), sent, received, exchange)

@@ -34,6 +34,8 @@ class ScheduleAcrossMeshes:
     """
 
     def __init__(self, submodule: nn.Module, stage_ranks: Sequence[Sequence[int]], micro_batch_num: int) -> None:
+        if micro_batch_num < 1:
+            raise ValueError(f"a batch is one micro-batch or more, not {micro_batch_num}")
         self._submodule, self._micro_batch_num = submodule, micro_batch_num
         self._stages = [tuple(ranks) for ranks in stage_ranks]
         everywhere = [rank for ranks in self._stages for rank in ranks]
@@ -92,7 +94,9 @@ class ScheduleAcrossMeshes:
         gradient = None if self._is_last else self._received(rows, self._stage + 1)
         if self._failure is None and output is not None and (self._is_last or gradient is not None):
             try:
-                output.backward(gradient)
+                # Nothing of a frozen first stage learns.
+                if output.requires_grad:
+                    output.backward(gradient)
             except Exception as error:
                 self._failure = Failure(self._stage, f"the backward of micro-batch {micro}", error)
         if self._stage:

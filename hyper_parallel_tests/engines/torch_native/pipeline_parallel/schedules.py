@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules
-from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.utils._pytree import tree_flatten, tree_map
 
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.agreement import Plan, agree_on, raise_failures
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.shared import SharedParameters
 from hyper_parallel_tests.engines.torch_native.pipeline_parallel.stage import PipelineStage
 from hyper_parallel_tests.engines.torch_native.pipeline_schedule import load_schedule_csv, schedule_table
+from hyper_parallel_tests.engines.torch_native.pipeline_schedule.microbatches import BatchDimSpec, chunk_specs
 
 __all__ = [
     "Schedule1F1B",
@@ -29,7 +29,9 @@ __all__ = [
 
 
 # Of these names the arguments of PyTorch's own step are, which no stage gets.
-_TAKEN = {"losses", "return_outputs", "target"}
+_TAKEN = {"loss_kwargs", "losses", "return_outputs", "target"}
+
+_ROWS = BatchDimSpec(0)
 
 
 class _Together:
@@ -83,8 +85,8 @@ class _Schedule:
         self,
         stages: PipelineStage | Sequence[PipelineStage],
         micro_batch_num: int,
-        args_batch_dim: Sequence[Any] | None = None,
-        kwargs_batch_dim: Mapping[str, Any] | None = None,
+        args_batch_dim: Sequence[BatchDimSpec] | None = None,
+        kwargs_batch_dim: Mapping[str, BatchDimSpec] | None = None,
         *,
         overlap_p2p: bool | None = None,
     ) -> None:
@@ -95,13 +97,10 @@ class _Schedule:
                 f"micro-batch or more, not {len(self._stages)} stages and {micro_batch_num} micro-batches"
             )
         self._micro_batch_num, self._overlap_p2p = micro_batch_num, overlap_p2p
-        self._args_dims = None if args_batch_dim is None else [one.batch_dim for one in args_batch_dim]
-        self._kwargs_dims = {name: one.batch_dim for name, one in (kwargs_batch_dim or {}).items()}
+        self._args_dims, self._kwargs_dims = args_batch_dim, kwargs_batch_dim or {}
         self._trains = all(one.trains for one in self._stages)
         self._schedule = self._make(
             loss_fn=_loss if self._trains else None,
-            args_chunk_spec=None if self._args_dims is None else tuple(map(_chunks, self._args_dims)),
-            kwargs_chunk_spec={name: _chunks(dim) for name, dim in self._kwargs_dims.items()} or None,
             # The losses are the last stage's own, whose sum is what the gradients are of.
             scale_grads=False,
         )
@@ -114,6 +113,8 @@ class _Schedule:
         """See the port."""
         training = self._trains and torch.is_grad_enabled()
         self._agree(args, kwargs, training)
+        specs = chunk_specs(args, kwargs, self._args_dims if args else None, self._kwargs_dims)
+        self._schedule._args_chunk_spec, self._schedule._kwargs_chunk_spec = specs
         for stage in self._stages:
             stage.start_again()
         if self._shared is None:
@@ -180,20 +181,23 @@ class _Schedule:
 
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
         """Shapes of one micro-batch's arguments in words, and what is wrong with them."""
-        dims = self._args_dims or [0] * len(args)
+        # A stage without inputs may be told how to divide those of the first one.
+        dims = self._args_dims if args and self._args_dims is not None else [_ROWS] * len(args)
         if len(dims) != len(args):
             return "", f"{len(args)} inputs for args_batch_dim of {len(dims)}"
         taken = sorted(_TAKEN & kwargs.keys())
         if taken:
             return "", f"PyTorch's schedules have a meaning of their own for {', '.join(taken)}: take other names"
-        named = [(f"input {place}", dim, one) for place, (dim, one) in enumerate(zip(dims, args, strict=True))]
-        named += [(name, self._kwargs_dims.get(name, 0), one) for name, one in kwargs.items()]
+        named = [(f"input {place}", spec, one) for place, (spec, one) in enumerate(zip(dims, args, strict=True))]
+        named += [(name, self._kwargs_dims.get(name, _ROWS), one) for name, one in kwargs.items()]
         words = []
-        for name, dim, value in named:
+        for name, spec, value in named:
             for one in tree_flatten(value)[0]:
                 if not isinstance(one, Tensor):
                     continue
-                shape = list(one.shape)
+                shape, dim = list(one.shape), spec.batch_dim
+                if dim >= len(shape):
+                    return "", f"{name} has no dimension {dim} to be divided along: BatchDimSpec(-1) leaves it whole"
                 if dim >= 0 and shape[dim] % self._micro_batch_num:
                     return "", f"{name} has {shape[dim]} rows, no multiple of {self._micro_batch_num} micro-batches"
                 if dim >= 0:
@@ -272,8 +276,8 @@ class ScheduleFromCsv(_Schedule):
         stages: PipelineStage | Sequence[PipelineStage],
         micro_batch_num: int,
         path: str | PathLike[str],
-        args_batch_dim: Sequence[Any] | None = None,
-        kwargs_batch_dim: Mapping[str, Any] | None = None,
+        args_batch_dim: Sequence[BatchDimSpec] | None = None,
+        kwargs_batch_dim: Mapping[str, BatchDimSpec] | None = None,
         *,
         overlap_p2p: bool | None = None,
     ) -> None:
@@ -301,10 +305,6 @@ def _one_forward_one_backward(ranks: int, micro_batch_num: int) -> dict[int, lis
                 actions.append(f"{rank}F{micro + ahead}")
         table[rank] = actions
     return table
-
-
-def _chunks(dim: int) -> Any:
-    return _Replicate() if dim < 0 else TensorChunkSpec(dim)
 
 
 def _targets(micro_batch_num: int) -> Tensor:

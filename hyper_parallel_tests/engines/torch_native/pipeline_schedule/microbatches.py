@@ -44,13 +44,9 @@ def split_microbatches(
     kwargs_batch_dim: Mapping[str, BatchDimSpec | None] | None = None,
 ) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
     """See the port."""
-    dims = args_batch_dim or [None] * len(args)
-    named_dims = kwargs_batch_dim or {}
+    arg_specs, kwarg_specs = chunk_specs(args, kwargs, args_batch_dim, kwargs_batch_dim)
     schedule = ScheduleGPipe(
-        SimpleNamespace(num_stages=1),
-        n_microbatches,
-        args_chunk_spec=tuple(_chunk_spec(arg, dim) for arg, dim in zip(args, dims, strict=True)),
-        kwargs_chunk_spec={name: _chunk_spec(arg, named_dims.get(name)) for name, arg in kwargs.items()},
+        SimpleNamespace(num_stages=1), n_microbatches, args_chunk_spec=arg_specs, kwargs_chunk_spec=kwarg_specs
     )
     # The split makes fewer micro-batches of too few rows; before its step the schedule counts them.
     return schedule._check_inputs(*schedule._split_inputs(args, kwargs))
@@ -68,6 +64,20 @@ def merge_microbatches(outputs: Sequence[Any], batch_dim: Any = None) -> Any:
     """See the port."""
     spec = None if batch_dim is None else tree_map(lambda dim: TensorChunkSpec(dim.batch_dim), batch_dim)
     return merge_chunks(list(outputs), spec)
+
+
+def chunk_specs(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    args_batch_dim: Sequence[BatchDimSpec | None] | None,
+    kwargs_batch_dim: Mapping[str, BatchDimSpec | None] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How PyTorch is told to divide arguments: one for each of them, since it goes by their places and not by name."""
+    dims, named_dims = args_batch_dim or [None] * len(args), kwargs_batch_dim or {}
+    return (
+        tuple(_chunk_spec(arg, dim) for arg, dim in zip(args, dims, strict=True)),
+        {name: _chunk_spec(arg, named_dims.get(name)) for name, arg in kwargs.items()},
+    )
 
 
 def _chunk_spec(argument: Any, batch_dim: BatchDimSpec | None) -> Any:
