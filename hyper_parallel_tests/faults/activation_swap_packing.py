@@ -133,3 +133,32 @@ def packs_in_another_order(patch: Patch) -> None:
         if len(found) > 1:
             patch.reached()
         return found[::-1]
+
+
+@fault(
+    id="swap-written-tensor-that-stays-unnoticed",
+    symptom="An optimizer that steps between forward and backward trains with wrong gradients under swap.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-01"],
+)
+def written_tensor_that_stays_unnoticed(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.saved:Kept.tensor", parameters=("self",))
+    def tensor(_: Any, self: Any) -> Any:
+        patch.reached()
+        return self._alias
+
+
+@fault(
+    id="swap-memory-filled-anew-is-old",
+    symptom="With an input buffer that is filled anew for each step, gradients are those of a step before.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-01"],
+)
+def memory_filled_anew_is_old(patch: Patch) -> None:
+    @patch.around(f"{_SAVED}.holds", parameters=("self", "tensor"))
+    def holds(original: Any, self: Any, tensor: Any) -> bool:
+        if not original(self, tensor):
+            patch.reached()
+        return True

@@ -1,4 +1,4 @@
-"""Faults of activation swap on torch_native: when groups move, and what is held afterwards."""
+"""Faults of activation swap on torch_native: when groups move, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -93,24 +93,6 @@ def turn_left_over(patch: Patch) -> None:
 
 
 @fault(
-    id="swap-group-holds-its-tensors",
-    symptom="Memory grows from step to step: groups are not emptied by backward.",
-    capability="activation_swap",
-    layer="l1",
-    must_fail=["SW-1-02"],
-)
-def group_holds_its_tensors(patch: Patch) -> None:
-    held: list[Any] = []
-    patch.at_the_end(held.clear)
-
-    @patch.around(f"{_OURS}.saved:SwapGroup.add", parameters=("self", "saved"))
-    def add(original: Any, self: Any, saved: Any) -> None:
-        patch.reached()
-        held.append(saved)
-        original(self, saved)
-
-
-@fault(
     id="swap-failed-copy-unnoticed",
     symptom="When host memory runs out, gradients are rubbish and nobody is told.",
     capability="activation_swap",
@@ -125,3 +107,82 @@ def failed_copy_unnoticed(patch: Patch) -> None:
             patch.reached()
             self._failure = None
         original(self)
+
+
+@fault(
+    id="swap-failed-launch-counts-as-copied",
+    symptom="When no copy can be started, the step is tried again and its gradients are rubbish.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-02"],
+)
+def failed_launch_counts_as_copied(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.saved:_offload", parameters=("leaving", "device"))
+    def offload(original: Any, leaving: list[Any], device: Any) -> None:
+        try:
+            original(leaving, device)
+        except RuntimeError:
+            patch.reached()
+            for saved in leaving:
+                saved.there = saved.here._replace(storage=saved.here.storage.clone().fill_(0x7F))
+            raise
+
+    @patch.around(f"{_OURS}.saved:SwapGroup._wait", parameters=("self", "state", "end", "otherwise"))
+    def wait(original: Any, self: Any, state: Any, end: Any, otherwise: Any) -> None:
+        for saved in self._in(state):
+            if saved.transfer is None:
+                end(saved)
+        original(self, state, end, otherwise)
+
+
+@fault(
+    id="swap-latest-copy-alone-awaited",
+    symptom="Gradients are rubbish where a group was launched twice: only the second copies are waited for.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-02"],
+)
+def latest_copy_alone_awaited(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.saved:SwapGroup._wait", parameters=("self", "state", "end", "otherwise"))
+    def wait(original: Any, self: Any, state: Any, end: Any, otherwise: Any) -> None:
+        moving = self._in(state)
+        if len({saved.transfer for saved in moving}) < 2:
+            original(self, state, end, otherwise)
+            return
+        patch.reached()
+        moving[-1].transfer.wait()
+        for saved in moving:
+            end(saved)
+
+
+@fault(
+    id="swap-recomputed-layers-move",
+    symptom="With checkpointed layers, backward offloads what it has just computed once more.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-02"],
+)
+def recomputed_layers_move(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.manager:_in_backward")
+    def in_backward(original: Any) -> bool:
+        if original():
+            patch.reached()
+        return False
+
+
+@fault(
+    id="swap-turn-of-the-outer-layer-lost",
+    symptom="What a block saves behind a layer in it is in nobody's group and stays on the device.",
+    capability="activation_swap",
+    layer="l1",
+    must_fail=["SW-1-02"],
+)
+def turn_of_the_outer_layer_lost(patch: Patch) -> None:
+    @patch.around(f"{_MANAGER}._end", parameters=("self", "layer"))
+    def end(original: Any, self: Any, layer: Any) -> None:
+        outermost = self._inside[0][1] if self._inside else None
+        if len(self._inside) > 1:
+            patch.reached()
+        original(self, layer)
+        if outermost is not None:
+            self._current = outermost

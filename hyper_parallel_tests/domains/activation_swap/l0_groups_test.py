@@ -30,6 +30,8 @@ TENSORS = {
     "view_of_a_view": (PARAMETER.t()[1:].t(), False),
     "copy_of_a_parameter": (PARAMETER.clone(), True),
     "empty": (torch.empty(0, 4), False),
+    "sparse": (torch.eye(4).to_sparse(), False),
+    "without_memory": (torch.empty(4, 4, device="meta"), False),
 }
 
 layers = st.lists(st.integers(0, 40), max_size=12).map(lambda sizes: {f"layer {i}": n for i, n in enumerate(sizes)})
@@ -132,6 +134,13 @@ def test_steps(engine, groups, expected):
     turns = {"f": "forward", "b": "backward"}
     written = [f"{turns[line[0]]} {line[1]}:{line[2:]}" for line in expected]
     assert engine.plan_swap_steps(groups) == written
+
+
+@contract("SW-0-01")
+def test_no_steps(engine):
+    """Fewer groups than none are refused."""
+    with pytest.raises(ValueError, match="-1"):
+        engine.plan_swap_steps(-1)
 
 
 @contract("SW-0-01")

@@ -111,3 +111,12 @@ def test_no_policy_fits(engine, numbers, budget, least):
     with pytest.raises(ValueError, match=f"{budget} bytes.*{least}$"):
         engine.generate_swap_policy(named(numbers), budget)
     engine.generate_swap_policy(named(numbers), least)
+
+
+@contract("SW-0-02")
+@pytest.mark.parametrize("place", [0, 3], ids=["may_be_swapped", "stays"])
+def test_no_bytes(engine, place):
+    """A layer that saves less than nothing is refused by name, wherever it stands."""
+    layers = named([4, 4, 4, 4]) | {f"layer {place}": -1}
+    with pytest.raises(ValueError, match=f"layer {place}.*-1"):
+        engine.generate_swap_policy(layers, 16)

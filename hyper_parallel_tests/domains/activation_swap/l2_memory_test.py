@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.activation_swap.networks import INNER, ROWS, WIDTH, chain, swap_layers
 from hyper_parallel_tests.domains.activation_swap.setting import given
-from hyper_parallel_tests.domains.activation_swap.storages import Made, size_of
-from hyper_parallel_tests.harness import contract
+from hyper_parallel_tests.harness import contract, trace
 
-STREAM, HIDDEN = size_of(ROWS, WIDTH), size_of(ROWS, INNER)
+STREAM, HIDDEN = trace.size_of(ROWS, WIDTH), trace.size_of(ROWS, INNER)
 DEPTH = 4
 
 # A layer saves its input and two hidden tensors; the first one's input is the user's, and the output is not saved.
@@ -31,7 +30,7 @@ SWAPPED = {
 
 def forward(engine: Any, model: nn.Module, inputs: Tensor) -> tuple[Tensor, int, int]:
     """The output, bytes on the device that it leaves, and bytes that went to the host."""
-    with engine.watch_swap_copies() as copies, Made(inputs.device) as made:
+    with engine.watch_swap_copies() as copies, trace.made(inputs.device) as made:
         output = model(inputs)
     return output, made.held(), sum(size for _, size in copies)
 
@@ -68,7 +67,7 @@ def test_nothing_left_behind(engine, world):
     inputs = given(world)
     for one in (inputs, *model.parameters()):
         one.grad = one.detach().clone()
-    with engine.watch_swap_copies() as copies, Made(inputs.device) as made:
+    with engine.watch_swap_copies() as copies, trace.made(inputs.device) as made:
         output = model(inputs)
         output.sum().backward()
     assert len(copies) == 2 * 3 * (DEPTH - 1)
@@ -82,7 +81,7 @@ def heights(model: nn.Module, layers: list[nn.Module], inputs: Tensor) -> list[i
         one.grad = one.detach().clone()
     held: list[int] = []
     handles = [layer.register_full_backward_pre_hook(lambda *_: held.append(made.held())) for layer in layers]
-    with Made(inputs.device) as made:
+    with trace.made(inputs.device) as made:
         model(inputs).sum().backward()
     for handle in handles:
         handle.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,11 @@ from hyper_parallel_tests.domains.activation_swap.networks import (
     steps_of,
     swap_layers,
 )
-from hyper_parallel_tests.domains.activation_swap.setting import Call, turn_of
+from hyper_parallel_tests.domains.activation_swap.setting import Call, given, gradients, turn_of
 from hyper_parallel_tests.harness import (
     World,
     assert_bitwise_repeatable,
+    assert_equal,
     assert_parity,
     contract,
     mean_over_ranks,
@@ -85,11 +87,14 @@ def test_decoder(engine, world, ledger):
 
 
 @contract("SW-2-01")
+@pytest.mark.parametrize("fused", [False, True], ids=["single", "fused"])
 @pytest.mark.parametrize("last", ["tanh", "residual"])
-def test_changing_shapes(engine, world, ledger, last):
+def test_changing_shapes(engine, world, ledger, last, fused):
     """Steps of more, of fewer, and again of as many rows are each what they are without swap."""
     rows = batches(world, CHANGING)
-    candidate = with_swap(engine, world, chain(world.device, last=last), rows)
+    # Where copies cannot be fused, single ones need no context.
+    with engine.set_swap_fusion(True) if fused else nullcontext():
+        candidate = with_swap(engine, world, chain(world.device, last=last), rows)
     assert_parity(candidate, without_swap(world, chain(world.device, last=last), rows), ledger["exact"])
 
 
@@ -112,6 +117,14 @@ def evaluated(model: nn.Module, batch: Batch) -> torch.Tensor:
     return mlp_loss(model, batch)
 
 
+def evaluated_between(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The loss, with an evaluation between it and the backward."""
+    loss = mlp_loss(model, batch)
+    with torch.no_grad():
+        model(batch.inputs[:1] + 1)
+    return loss
+
+
 def forgotten(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The loss, behind a forward with gradients that nobody runs backward."""
     inner = model.module if hasattr(model, "module") else model
@@ -128,6 +141,7 @@ def together(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 BETWEEN: dict[str, Callable[[nn.Module, Batch], torch.Tensor]] = {
     "evaluation": evaluated,
+    "evaluation_before_backward": evaluated_between,
     "forgotten_forward": forgotten,
     "two_forwards": together,
 }
@@ -140,6 +154,42 @@ def test_other_passes_between(engine, world, ledger, loss):
     rows = batches(world, EVEN)
     candidate = with_swap(engine, world, chain(world.device, last="tanh"), rows, loss)
     assert_parity(candidate, without_swap(world, chain(world.device, last="tanh"), rows, loss), ledger["exact"])
+
+
+@contract("SW-2-01")
+@pytest.mark.parametrize("fused", [False, True], ids=["single", "fused"])
+@pytest.mark.parametrize("last", ["none", "tanh", "residual"])
+def test_micro_batches_under_way(engine, world, last, fused):
+    """Backwards of several forwards, each behind the next one's forward, add up to the gradients without swap."""
+
+    def accumulated(model: nn.Module) -> dict[str, torch.Tensor]:
+        rows = iter(batches(world, [ROWS, 2 * ROWS, ROWS]))
+        under_way = mlp_loss(model, next(rows))
+        for batch in rows:
+            following = mlp_loss(model, batch)
+            under_way.backward()
+            under_way = following
+        under_way.backward()
+        return {str(number): one.grad for number, one in enumerate(model.parameters())}
+
+    plain, model = chain(world.device, last=last), chain(world.device, last=last)
+    swap_layers(engine, model.layers)
+    with engine.set_swap_fusion(True) if fused else nullcontext():
+        assert_equal(accumulated(model), accumulated(plain), what="gradients")
+
+
+@contract("SW-2-01")
+def test_gradients_of_gradients(engine, world):
+    """A backward through a backward gives what it gives without swap."""
+
+    def second(model: nn.Module) -> dict[str, torch.Tensor]:
+        inputs = given(world)
+        (first,) = torch.autograd.grad(model(inputs).square().sum(), inputs, create_graph=True)
+        return gradients(first, inputs)
+
+    plain, model = chain(world.device, last="tanh"), chain(world.device, last="tanh")
+    swap_layers(engine, model.layers)
+    assert_equal(second(model), second(plain), what="values")
 
 
 class Stumbling(nn.Module):

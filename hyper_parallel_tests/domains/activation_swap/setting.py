@@ -137,7 +137,9 @@ def packing() -> Iterator[Packing]:
 def gradients(output: Tensor, *inputs: Tensor, module: nn.Module | None = None) -> dict[str, Tensor]:
     """The output, and the gradients of its weighted sum for inputs and for a module's parameters."""
     wanted = {f"input {number}": one for number, one in enumerate(inputs)}
-    wanted |= dict(module.named_parameters()) if module is not None else {}
+    for name, parameter in module.named_parameters() if module is not None else ():
+        # Wrappers put themselves into the names, by a word of their own.
+        wanted[".".join(part for part in name.split(".") if not part.startswith("_"))] = parameter
     weights = torch.linspace(1, 2, output.numel()).reshape(output.shape).to(output)
     found = torch.autograd.grad(output, list(wanted.values()), weights)
     return {"output": output.detach()} | dict(zip(wanted, found, strict=True))

@@ -32,15 +32,20 @@ class ActivationSwap(Protocol):
                 without it all are swapped.
 
         Raises:
-            RuntimeError: in backward: a saved tensor was not loaded, or has been written to since it was saved.
+            TypeError: ``module`` is none, or ``policy_fn`` no function; in forward: it gave no ``ActivationPolicy``.
+            RuntimeError: in backward: a saved tensor was not loaded, or one has been written to since it was saved,
+                swapped or not.
         """
 
     def base_check_fn(self, tensor: Tensor, *, min_bytes: int = 1, dtypes: frozenset[Any] | None = None) -> bool:
-        """Whether a tensor may be swapped: dense, no parameter, no view of one, and not empty.
+        """Whether a tensor may be swapped: one plain storage that is not empty, and no parameter or view of one.
 
         Args:
             min_bytes: of its storage; smaller ones stay.
             dtypes: those that may be swapped; None for all.
+
+        Raises:
+            TypeError: ``dtypes`` is one dtype.
         """
 
     def SwapManager(self) -> Any:
@@ -49,21 +54,27 @@ class ActivationSwap(Protocol):
         ``set_current_group_name(name)``, ``get_current_group_name()``: the group whose turn it is; "" at first.
 
         ``launch_offload(name)``, ``launch_load(name)``: start the copies of a group beside the computation, of what is
-        not there already. ``wait_offload(name)``: returns when they are done, the device's storages are free then.
-        ``wait_load(name)``: returns when all is on the device, and starts the copies that nobody has started. A copy
-        that failed raises RuntimeError in the next wait. RuntimeError too for a name that is no group's, and where a
-        tensor has been written to after it was saved and before it was copied.
+        not there already; RuntimeError if they cannot start. ``wait_offload(name)``: returns when they are done, the
+        device's storages are free then. ``wait_load(name)``: returns when all is on the device, and starts the copies
+        that nobody has started. A copy that failed raises RuntimeError in the next wait. RuntimeError too for a name
+        that is no group's, and where a tensor has been written to after it was saved and before it was copied.
 
         ``set_forward_prefetch_layer(first, second)``: makes each a group of its own, by hooks, and orders them, as
         often as it is called. After a layer's forward its group is offloaded, if there is a layer behind it, and the
         previous one's awaited. Before its backward the previous one's load is launched, and then its own awaited.
-        The last layer's group is needed at once and stays.
+        The last layer's group is needed at once and stays. A layer that is run once more in backward moves nothing.
+        Neither layers nor models are held by their order; a layer that is gone is nobody's neighbour.
+
+        TypeError for a name that is no string, and for what is no layer; ValueError for the same layer twice.
         """
 
     def set_swap_fusion(self, enable: bool) -> AbstractContextManager[None]:
         """Context in which a group's storages are offloaded by one copy into one host buffer, and loaded by one.
 
         They share one storage on the device then, which is free when all of them are through.
+
+        Raises:
+            TypeError: ``enable`` is neither True nor False.
         """
 
     def watch_swap_copies(self, *, held: bool = False) -> AbstractContextManager[list[tuple[str, int]]]:
@@ -85,7 +96,11 @@ class ActivationSwap(Protocol):
         """
 
     def plan_swap_steps(self, groups: int) -> list[str]:
-        """What is done with so many groups in one training step, e.g. "forward 0: launch_offload 0", in order."""
+        """What is done with so many groups in one training step, e.g. "forward 0: launch_offload 0", in order.
+
+        Raises:
+            ValueError: a negative number.
+        """
 
     def generate_swap_policy(self, layer_bytes: Mapping[str, int], memory_budget: int) -> tuple[str, ...]:
         """Layers to swap, in the order of forward, so that a step fits into a budget; no more than it takes.
@@ -99,5 +114,5 @@ class ActivationSwap(Protocol):
             memory_budget: bytes that may be on the device at once.
 
         Raises:
-            ValueError: no choice fits; has the budget and the least that would do.
+            ValueError: no choice fits; has the budget and the least that would do. Or a layer has a negative number.
         """

@@ -54,8 +54,6 @@ class Transfer:
         self._direction, self._watch = direction, _watch
         self._failure: Exception | None = None
         self._wanted = threading.Event()
-        if self._watch is not None:
-            self._watch.transfers.append(self)
         if self._watch is not None and self._watch.held:
             for to, _ in copies:
                 to.bytes().fill_(_NOTHING_OF_USE)
@@ -68,6 +66,8 @@ class Transfer:
         name = f"{direction} of {len(copies)} storages"
         self._thread = threading.Thread(target=self._work, args=(list(copies),), name=name, daemon=True)
         self._thread.start()
+        if self._watch is not None:
+            self._watch.transfers.append(self)
 
     def wait(self) -> None:
         """Returns when what is computed from now on sees the copies.
@@ -135,6 +135,8 @@ def host_storage(size: int, device: torch.device) -> UntypedStorage:
 @contextmanager
 def set_swap_fusion(enable: bool) -> Iterator[None]:
     """See the port."""
+    if not isinstance(enable, bool):
+        raise TypeError(f"set_swap_fusion takes True or False, found {enable!r}")
     global _fused
     before, _fused = _fused, enable
     try:

@@ -11,7 +11,7 @@ from hyper_parallel_tests.engines.torch_native.activation_swap.saved import Hand
 
 
 class _Place:
-    """A layer's place among the layers whose order is known."""
+    """A layer's place among the layers whose order is known; its neighbours may be gone meanwhile."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,6 +38,8 @@ class _Manager:
 
     def set_current_group_name(self, group_name: str) -> None:
         """See the port."""
+        if not isinstance(group_name, str):
+            raise TypeError(f"a group's name is a string, found {group_name!r}")
         self._current = group_name
 
     def launch_offload(self, group_name: str) -> None:
@@ -73,6 +75,11 @@ class _Manager:
 
     def set_forward_prefetch_layer(self, first_layer: nn.Module, second_layer: nn.Module) -> None:
         """See the port."""
+        for layer in (first_layer, second_layer):
+            if not isinstance(layer, nn.Module):
+                raise TypeError(f"expected a layer, found {layer!r}")
+        if first_layer is second_layer:
+            raise ValueError(f"expected two layers, found the same one twice: {type(first_layer).__name__}")
         first, second = self._place(first_layer), self._place(second_layer)
         first.next, second.previous = second.name, first.name
 
@@ -105,9 +112,9 @@ class _Manager:
     def _after_forward(self, place: _Place) -> None:
         if _in_backward():
             return
-        if place.next is not None:
+        if place.next in self._groups:
             self.launch_offload(place.name)
-        if place.previous is not None:
+        if place.previous in self._groups:
             self.wait_offload(place.previous)
 
     def _end(self, layer: nn.Module) -> None:
@@ -115,7 +122,7 @@ class _Manager:
             self._current = self._inside.pop()[1]
 
     def _before_backward(self, place: _Place) -> None:
-        if place.previous is not None:
+        if place.previous in self._groups:
             self.launch_load(place.previous)
         if place.next is not None:
             self.wait_load(place.name)

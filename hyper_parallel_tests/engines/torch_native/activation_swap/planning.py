@@ -22,6 +22,8 @@ def plan_swap_groups(layer_bytes: Mapping[str, int], capacity: int) -> tuple[tup
 
 def plan_swap_steps(groups: int) -> list[str]:
     """See the port."""
+    if groups < 0:
+        raise ValueError(f"expected a number of groups from 0, found {groups}")
     steps = []
     for group in range(groups):
         if group + 1 < groups:
@@ -38,6 +40,9 @@ def plan_swap_steps(groups: int) -> list[str]:
 
 def generate_swap_policy(layer_bytes: Mapping[str, int], memory_budget: int) -> tuple[str, ...]:
     """See the port."""
+    for name, size in layer_bytes.items():
+        if size < 0:
+            raise ValueError(f"layer {name!r} saves {size} bytes: expected a number from 0")
     swapped: list[str] = []
     for name in candidates(layer_bytes):
         if height(layer_bytes, swapped) <= memory_budget:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,11 +66,8 @@ class Saved:
         Raises:
             RuntimeError: it was written to.
         """
-        if self._alias is not None and self._alias._version != self._version:
-            raise RuntimeError(
-                f"a tensor that backward needs has been modified by an inplace operation before it was swapped: "
-                f"{tuple(self._alias.shape)} is at version {self._alias._version}; expected version {self._version}"
-            )
+        if self._alias is not None:
+            refuse_written(self._alias, self._version)
 
     def leave(self) -> None:
         """The device's storage is let go of; who else holds it keeps it."""
@@ -85,8 +81,25 @@ class Saved:
         self.state = State.DEVICE
 
 
+class Kept:
+    """What autograd holds in the place of a saved tensor that is not swapped."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        # An operator's own output would hold the graph by which it is held.
+        self._alias, self._version = tensor.detach(), tensor._version
+
+    def tensor(self) -> Tensor:
+        """The saved tensor again.
+
+        Raises:
+            RuntimeError: it was written to, which autograd does not look for where there are hooks.
+        """
+        refuse_written(self._alias, self._version)
+        return self._alias
+
+
 class Handle:
-    """What autograd holds in the place of a saved tensor."""
+    """What autograd holds in the place of a saved tensor that is swapped."""
 
     def __init__(self, tensor: Tensor, saved: Saved) -> None:
         self.saved = saved
@@ -111,6 +124,15 @@ class Handle:
         found.set_(saved.here.storage, offset, self._size, self._stride)
         found = torch._conj(found) if self._conjugate else found
         return torch._neg_view(found) if self._negative else found
+
+
+def refuse_written(alias: Tensor, version: int) -> None:
+    """Raises what autograd raises for a saved tensor that was written to."""
+    if alias._version != version:
+        raise RuntimeError(
+            f"a tensor that backward needs has been modified by an inplace operation since it was saved: "
+            f"{tuple(alias.shape)} is at version {alias._version}; expected version {version}"
+        )
 
 
 class SwapGroup:
@@ -195,14 +217,15 @@ def _offload(leaving: list[Saved], device: torch.device) -> None:
         for saved, place in zip(leaving, places, strict=True):
             Part(staging.storage, place, saved.size).bytes().copy_(saved.here.bytes())
         host = Part(host_storage(end, device), 0, end)
-        for saved, place in zip(leaving, places, strict=True):
-            saved.there = Part(host.storage, place, saved.size)
+        there = [Part(host.storage, place, saved.size) for saved, place in zip(leaving, places, strict=True)]
         copies = [(host, staging)]
     else:
-        for saved in leaving:
-            saved.there = Part(host_storage(saved.size, device), 0, saved.size)
-        copies = [(saved.there, saved.here) for saved in leaving]
-    _start("offload", leaving, device, copies)
+        there = [Part(host_storage(saved.size, device), 0, saved.size) for saved in leaving]
+        copies = [(to, saved.here) for to, saved in zip(there, leaving, strict=True)]
+    transfer = Transfer("offload", device, copies)
+    # Not before, so that what has failed to start can be started again.
+    for saved, part in zip(leaving, there, strict=True):
+        saved.there, saved.transfer = part, transfer
 
 
 def _load(coming: list[Saved], device: torch.device) -> None:
@@ -210,17 +233,17 @@ def _load(coming: list[Saved], device: torch.device) -> None:
     by_buffer: dict[int, list[Saved]] = {}
     for saved in coming:
         by_buffer.setdefault(saved.there.storage._cdata, []).append(saved)
-    copies = []
+    copies, here = [], {}
     for sharing in by_buffer.values():
         start = min(saved.there.start for saved in sharing)
         size = max(saved.there.start + saved.there.size for saved in sharing) - start
         storage = device_storage(size, device)
         for saved in sharing:
-            saved.here = Part(storage, saved.there.start - start, saved.size)
+            here[saved] = Part(storage, saved.there.start - start, saved.size)
         copies.append((Part(storage, 0, size), Part(sharing[0].there.storage, start, size)))
-    for saved in coming:
-        saved.state = State.COMING
-    _start("load", coming, device, copies)
+    transfer = Transfer("load", device, copies)
+    for saved, part in here.items():
+        saved.here, saved.transfer, saved.state = part, transfer, State.COMING
 
 
 def _places(parts: list[Saved]) -> list[int]:
@@ -230,9 +253,3 @@ def _places(parts: list[Saved]) -> list[int]:
         places.append(end)
         end += -(-saved.size // ALIGNMENT) * ALIGNMENT
     return places
-
-
-def _start(direction: str, moving: list[Saved], device: torch.device, copies: list[Any]) -> None:
-    transfer = Transfer(direction, device, copies)
-    for saved in moving:
-        saved.transfer = transfer

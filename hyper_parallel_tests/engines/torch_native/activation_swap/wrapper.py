@@ -12,7 +12,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hyper_parallel_tests.engines.torch_native.activation_swap.manager import SwapManager
-from hyper_parallel_tests.engines.torch_native.activation_swap.saved import Handle
+from hyper_parallel_tests.engines.torch_native.activation_swap.saved import Handle, Kept
 
 
 class ActivationPolicy(enum.Enum):
@@ -24,6 +24,8 @@ class ActivationPolicy(enum.Enum):
 
 def base_check_fn(tensor: Tensor, *, min_bytes: int = 1, dtypes: frozenset[Any] | None = None) -> bool:
     """See the port."""
+    if isinstance(dtypes, torch.dtype):
+        raise TypeError(f"dtypes is {dtypes}: expected a set of dtypes, or None")
     if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
         return False
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor) or tensor.is_meta:
@@ -45,12 +47,12 @@ class SwapWrapper(ActivationWrapper):
         # By their storages: what is detached from a parameter does not say whose view it is.
         own = {id_of(one) for one in (*self.parameters(), *self.buffers())}
 
-        def pack(tensor: Tensor) -> Tensor | Handle:
+        def pack(tensor: Tensor) -> Kept | Handle:
             if not base_check_fn(tensor) or id_of(tensor) in own or not self._chosen(tensor):
-                return tensor
+                return Kept(tensor)
             return SwapManager().pack(tensor)
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed.tensor()):
             return self._checkpoint_wrapped_module(*args, **kwargs)
 
     def _chosen(self, tensor: Tensor) -> bool:
@@ -62,12 +64,11 @@ class SwapWrapper(ActivationWrapper):
 
 def swap_wrapper(module: nn.Module, policy_fn: Callable[[Tensor], Any] | None = None) -> nn.Module:
     """See the port."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"expected a module to wrap, found {module!r}")
+    if policy_fn is not None and not callable(policy_fn):
+        raise TypeError(f"policy_fn is {policy_fn!r}: expected a function of a tensor, or None")
     return SwapWrapper(module, policy_fn)
-
-
-def unpack(packed: Tensor | Handle) -> Tensor:
-    """What autograd gets back for what was packed."""
-    return packed.tensor() if isinstance(packed, Handle) else packed
 
 
 def id_of(tensor: Tensor) -> int:
