@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hyper_parallel_tests.harness import jobs as jobs
     from hyper_parallel_tests.harness.judging import trace as trace
     from hyper_parallel_tests.harness.judging.baseline import train_baseline as train_baseline
     from hyper_parallel_tests.harness.judging.clean import in_clean_process as in_clean_process
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "contract": "marks",
+    "jobs": "jobs",
     "World": "world",
     "trace": "judging.trace",
     "assert_close": "judging.parity",
@@ -47,4 +49,4 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"hyper_parallel_tests.harness has no {name!r}; it offers {', '.join(__all__)}")
     module = importlib.import_module(f"{__name__}.{home}")
-    return module if home.endswith(f".{name}") else getattr(module, name)
+    return module if home.rpartition(".")[2] == name else getattr(module, name)

@@ -88,10 +88,14 @@ class Reached:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a rank tells of itself while a case runs: its latest collectives, oldest first, and its Python stacks."""
+    """What a rank tells of itself while a case runs: its latest collectives, oldest first, and its Python stacks.
+
+    `where` says in a line what it waits for, where that is another process.
+    """
 
     collectives: tuple[str, ...]
     stacks: str
+    where: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hyper_parallel_tests.harness.marks import MARKERS
+from hyper_parallel_tests.harness.world import engine_called
 
 if TYPE_CHECKING:
     from hyper_parallel_tests.harness.options import Options
@@ -36,13 +37,7 @@ def prepare(config: pytest.Config, options: Options, rank: int, size: int, folde
 def engine_of(config: pytest.Config) -> Any:
     """The engine under test, loaded on first use; None where this target has no engine at all."""
     if _ENGINE not in config.stash:
-        try:
-            from hyper_parallel_tests.engines.load import load
-        except ModuleNotFoundError as error:
-            if error.name and error.name.startswith("hyper_parallel_tests.engines"):
-                return None
-            raise
-        config.stash[_ENGINE] = load(config.stash[_OPTIONS].engine)
+        config.stash[_ENGINE] = engine_called(config.stash[_OPTIONS].engine)
     return config.stash[_ENGINE]
 
 

@@ -56,6 +56,7 @@ class RankRecord:
     reached: bool = False
     stacks: str = ""
     collectives: tuple[str, ...] = ()
+    where: str = ""
     output: str = ""
 
     @property
@@ -109,11 +110,11 @@ class Group:
         self._orders = orders
         self._listener = listener
         try:
-            self._ranks = ranks.start(main, (orders,), options.cards, options.start_method)
+            self._ranks = ranks.start(main, (orders,), options.ranks, options.start_method)
         except ranks.ForkServerError as error:
             raise StartError(str(error)) from error
-        self._lines: list[Connection | None] = [None] * options.cards
-        self._probes: list[Connection | None] = [None] * options.cards
+        self._lines: list[Connection | None] = [None] * options.ranks
+        self._probes: list[Connection | None] = [None] * options.ranks
         self.fault = fault
         self.spent = False
         try:
@@ -192,7 +193,7 @@ class Group:
             [RankRecord(rank) for rank in range(len(self._lines))], time.time(), limit=limit_s, fault=self.fault
         )
         offsets = [
-            _Offsets(_size(self._orders.log(rank)), _size(self._orders.stacks(rank)))
+            _Offsets(stacks.size_of(self._orders.log(rank)), stacks.size_of(self._orders.stacks(rank)))
             for rank in range(len(self._lines))
         ]
         begun = time.monotonic()
@@ -226,7 +227,7 @@ class Group:
             if now >= min(deadline, settle):
                 record.stopped = WATCHDOG if deadline <= settle else PEER_FAILED
                 return
-            if any(_size(self._orders.log(one.rank)) - offsets[one.rank].log > _LOG_LIMIT for one in waiting):
+            if any(stacks.size_of(self._orders.log(one.rank)) - offsets[one.rank].log > _LOG_LIMIT for one in waiting):
                 record.stopped = f"it wrote more than {_LOG_LIMIT // 2**20} MiB of output"
                 return
             lines = {self._lines[one.rank]: one for one in waiting}
@@ -267,6 +268,7 @@ class Group:
                     continue
                 one.stacks = stuck.get(one.rank, "")
                 one.collectives = answers[one.rank].collectives if one.rank in answers else (_NO_ANSWER,)
+                one.where = answers[one.rank].where if one.rank in answers else ""
         for one in record.ranks:
             _shorten(self._orders.log(one.rank), offsets[one.rank].log)
 
@@ -295,30 +297,16 @@ class Group:
         for rank in found:
             with self._orders.stacks(rank).open("a") as file:
                 file.write(answers[rank].stacks)
-        begins = {rank: _size(self._orders.stacks(rank)) for rank in silent}
-        for rank in silent:
-            with contextlib.suppress(OSError):
-                os.kill(self._ranks.pids[rank], stacks.SIGNAL)
-        for rank, text in self._read_stacks(begins).items():
-            found[rank] = text or f"no Python stacks: the process is {processes.state_of(self._ranks.pids[rank])}"
+        asleep = {rank: (self._ranks.pids[rank], self._orders.stacks(rank)) for rank in silent}
+        for rank, text in stacks.by_signal(asleep, _ANSWER_S).items():
+            found[rank] = stacks.readable(text)
         return found
-
-    def _read_stacks(self, begins: dict[int, int]) -> dict[int, str]:
-        """The requested stacks, once they stand complete in their files."""
-        end = time.monotonic() + _ANSWER_S
-        sizes: dict[int, int] = {}
-        while begins and time.monotonic() < end:
-            seen, sizes = sizes, {rank: _size(self._orders.stacks(rank)) for rank in begins}
-            if sizes == seen and all(sizes[rank] > begins[rank] for rank in begins):
-                break
-            time.sleep(0.02)
-        return {rank: stacks.readable(_read_from(self._orders.stacks(rank), begin)) for rank, begin in begins.items()}
 
     # -- end
 
     def finish(self, grace_s: float = 10.0) -> str:
         """End the session on all ranks; returns what went wrong, empty when all left by themselves."""
-        begins = [_size(self._orders.log(rank)) for rank in range(len(self._lines))]
+        begins = [stacks.size_of(self._orders.log(rank)) for rank in range(len(self._lines))]
         for line in self._lines:
             with contextlib.suppress(OSError):
                 line.send(channel.Finish())
@@ -345,9 +333,8 @@ class Group:
         for line in [*self._lines, *self._probes]:
             if line is not None:
                 line.close()
-        for pid in self._ranks.pids:
-            for segment in Path("/dev/shm").glob(f"torch_{pid}_*"):
-                segment.unlink(missing_ok=True)
+        for pid in [*self._ranks.pids, *self._orders.pids_of_jobs()]:
+            processes.drop_shared_memory(pid)
 
 
 class Interrupted(Exception):
@@ -356,13 +343,6 @@ class Interrupted(Exception):
     def __init__(self, record: CaseRecord) -> None:
         super().__init__(record.stopped)
         self.record = record
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read_from(path: Path, start: int) -> str:
@@ -375,7 +355,7 @@ def _read_from(path: Path, start: int) -> str:
 def _excerpt(path: Path, start: int) -> str:
     """The part of a log after `start`, its middle left out where it is long."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        length = _size(path) - start
+        length = stacks.size_of(path) - start
         file.seek(start)
         if length <= _HEAD + _TAIL:
             return file.read().decode(errors="replace")
@@ -387,7 +367,7 @@ def _excerpt(path: Path, start: int) -> str:
 
 def _shorten(path: Path, start: int) -> None:
     """Keep a flooded log small: what `_excerpt` would leave out leaves the file too."""
-    if _size(path) - start > 2**20:
+    if stacks.size_of(path) - start > 2**20:
         kept = _excerpt(path, start).encode()
         os.truncate(path, start)
         with path.open("ab") as file:

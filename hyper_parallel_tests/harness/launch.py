@@ -1,6 +1,6 @@
 """Run test files on ranks.
 
-    python -m hyper_parallel_tests.harness.launch --cards 2 PATH[::case] [-k EXPR] [--pdb-rank 0]
+    python -m hyper_parallel_tests.harness.launch --cards 2 [--jobs] PATH[::case] [-k EXPR] [--pdb-rank 0]
 
 Exit codes are pytest's: 0 all passed, 1 a failure, 2 interrupted, 4 wrong usage, 5 nothing to run.
 """
@@ -8,6 +8,7 @@ Exit codes are pytest's: 0 all passed, 1 a failure, 2 interrupted, 4 wrong usage
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sys
@@ -20,7 +21,7 @@ import pytest
 from hyper_parallel_tests.faults import catalogues
 from hyper_parallel_tests.harness import channel, loading, processes, ranks
 from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals, on_sigterm
-from hyper_parallel_tests.harness.contracts import ContractError
+from hyper_parallel_tests.harness.contracts import CONTRACT_FILES, ContractError
 from hyper_parallel_tests.harness.expectations import Expectations, present_engines
 from hyper_parallel_tests.harness.lease import NoCards, lease
 from hyper_parallel_tests.harness.options import Options, UsageError, parse
@@ -81,7 +82,7 @@ def _launch(options: Options, folder: Path) -> int:
     # numpy's threads, started on import, would make forks of the fork server unsafe, and ranks share the host.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     processes.adopt_orphans()
-    ranks.start_fork_server(loading.for_fork_server(options), options.cards)
+    ranks.start_fork_server(loading.for_fork_server(options), options.ranks)
     kept = options.outputs or folder
     listener = channel.Listener()
     orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd(), loading.for_ranks(options))
@@ -132,16 +133,15 @@ def _pytest_args(options: Options) -> list[str]:
 
 
 def _statements(options: Options) -> dict[str, str]:
-    """Contract id -> its sentence, for the reports, from the contracts.toml files beside the test files."""
+    """Contract id -> its sentence, for the reports, from what says it beside the test files."""
     import tomllib
 
     said: dict[str, str] = {}
-    for folder in dict.fromkeys(Path(name.partition("::")[0]).parent for name in options.files):
+    folders = dict.fromkeys(Path(name.partition("::")[0]).parent for name in options.files)
+    for folder, (name, key) in itertools.product(folders, CONTRACT_FILES.items()):
         with contextlib.suppress(OSError, tomllib.TOMLDecodeError):
-            table = tomllib.loads((folder / "contracts.toml").read_text())
-            said |= {
-                one["id"]: one["statement"] for one in table.get("contract", []) if "id" in one and "statement" in one
-            }
+            entries = tomllib.loads((folder / name).read_text()).get(key, [])
+            said |= {one["id"]: one["statement"] for one in entries if "id" in one and "statement" in one}
     return said
 
 

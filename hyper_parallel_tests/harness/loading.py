@@ -40,18 +40,31 @@ def for_fork_server(options: Options) -> list[str]:
     A target of layer 0 without an engine does not pay for torch.
     """
     torch = ["torch", "torch.distributed", "hyper_parallel_tests.harness.judging.flight"]
-    if options.cards > 1:
+    if options.ranks > 1:
         torch.append("torch.distributed.elastic.multiprocessing")
     if options.process_group:
         torch.append("hyper_parallel_tests.harness.world")
+    if options.jobs:
+        torch.append("hyper_parallel_tests.harness.judging.clean")
     if engine_folder(options.engine) is None:
-        return torch if options.cards > 1 or options.process_group else []
+        return torch if options.ranks > 1 or options.process_group else []
     return [*torch, *(TORCH_OF_ENGINES if needs_siblings(options) else _capabilities(options))]
 
 
 def for_ranks(options: Options) -> tuple[str, ...] | None:
     """What a rank imports once it has forked its clean sibling; None where it needs no sibling."""
     return tuple(_capabilities(options)) if needs_siblings(options) else None
+
+
+def roots(options: Options) -> list[str]:
+    """Where the names begin by which pytest imports test files: above their packages, or at its root directory."""
+    found = [options.root]
+    for name in options.files:
+        folder = Path(name.partition("::")[0]).absolute().parent
+        while (folder / "__init__.py").exists():
+            folder = folder.parent
+        found.append(folder)
+    return [str(folder) for folder in dict.fromkeys(found)]
 
 
 def _capabilities(options: Options) -> list[str]:

@@ -12,6 +12,12 @@ from absl import flags
 _FLAGS = flags.FlagValues()
 
 flags.DEFINE_integer("cards", 1, "ranks to start, one per card", lower_bound=1, flag_values=_FLAGS)
+flags.DEFINE_bool(
+    "jobs",
+    False,
+    "one rank runs the cases, and they start jobs of up to --cards ranks",
+    flag_values=_FLAGS,
+)
 flags.DEFINE_enum("device", "cpu", ["cpu", "cuda", "npu"], "where the ranks compute", flag_values=_FLAGS)
 flags.DEFINE_string("engine", "torch_native", "the system under test", flag_values=_FLAGS)
 flags.DEFINE_enum(
@@ -63,6 +69,7 @@ class Options:
 
     files: tuple[str, ...]
     cards: int = 1
+    jobs: bool = False
     device: str = "cpu"
     engine: str = "torch_native"
     layer: str = ""
@@ -85,6 +92,11 @@ class Options:
     target_timeout: float | None = None
     premature_exit: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run the cases: one a card, or the one that starts jobs on the cards."""
+        return 1 if self.jobs else self.cards
 
     @property
     def queue_limit(self) -> float:
@@ -126,18 +138,24 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
     files, pytest_args = _split(rest)
     if not files:
         raise UsageError("no test file given: name at least one PATH or PATH::case")
+    if _FLAGS.jobs and _FLAGS.pdb_rank > 0:
+        raise UsageError(f"--pdb_rank={_FLAGS.pdb_rank} does not exist: with --jobs only rank 0 runs the cases")
     if _FLAGS.pdb_rank >= _FLAGS.cards:
         raise UsageError(
             f"--pdb_rank={_FLAGS.pdb_rank} does not exist: with --cards={_FLAGS.cards} ranks are 0..{_FLAGS.cards - 1}"
         )
     if _FLAGS.fault and _FLAGS.faults:
         raise UsageError("--fault runs cases under one fault, --faults proves a catalogue: give one of them")
+    layer = _FLAGS.layer or _layer_of(files)
+    if _FLAGS.jobs and layer == "l0":
+        raise UsageError("--jobs starts ranks, and layer 0 runs in one process: such cases belong to layer 1 or above")
     return Options(
         files=files,
         cards=_FLAGS.cards,
+        jobs=_FLAGS.jobs,
         device=_FLAGS.device,
         engine=_FLAGS.engine,
-        layer=_FLAGS.layer or _layer_of(files),
+        layer=layer,
         fault=_FLAGS.fault,
         faults=tuple(_FLAGS.faults),
         watchdog=_FLAGS.watchdog or None,

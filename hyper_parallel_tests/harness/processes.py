@@ -21,9 +21,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
-def die_with_parent() -> None:
-    """End the calling process by SIGKILL as soon as its parent is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Send the calling process a signal as soon as its parent is gone."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
@@ -98,6 +98,12 @@ def kill(pids: list[int], grace_s: float = 5.0) -> list[int]:
         left = [pid for pid in left if is_running(pid)]
     reap()
     return left
+
+
+def drop_shared_memory(pid: int) -> None:
+    """Give back the shared memory that torch made for `pid`, which outlives a process that was killed."""
+    for segment in Path("/dev/shm").glob(f"torch_{pid}_*"):
+        segment.unlink(missing_ok=True)
 
 
 def reap() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import tempfile
@@ -22,11 +20,22 @@ from pathlib import Path
 
 import pytest
 
-from hyper_parallel_tests.harness import channel, evidence, fixtures, hygiene, marks, processes, ranks, stacks
+from hyper_parallel_tests.harness import (
+    channel,
+    evidence,
+    fixtures,
+    hygiene,
+    jobs,
+    marks,
+    processes,
+    ranks,
+    seeding,
+    sibling,
+    stacks,
+)
 from hyper_parallel_tests.harness.options import Options
 from hyper_parallel_tests.harness.sibling import Sibling
-
-SEED = 20240229
+from hyper_parallel_tests.harness.starter import Starter
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,15 @@ class Orders:
         """Where a rank's Python stacks go, on request and when a signal kills it."""
         return self.folder / f"rank{rank}.stacks"
 
+    @property
+    def jobs(self) -> Path:
+        """Where the process ids of the ranks of jobs are noted, for whoever is left to clean up."""
+        return self.temporary / "pids of jobs"
+
+    def pids_of_jobs(self) -> list[int]:
+        """The ranks of all jobs that were started, living or dead."""
+        return [int(pid) for pid in self.jobs.read_text().split()] if self.jobs.exists() else []
+
     def sibling_stacks(self, rank: int) -> Path:
         """The same of a rank's clean sibling."""
         return self.folder / f"rank{rank}.sibling.stacks"
@@ -61,11 +79,15 @@ def main(orders: Orders) -> None:
     """Run one rank from start to end; never returns, the process ends here."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _settle_in(orders, rank)
-    sibling = _part_from_sibling(orders, rank, size)
+    # Forked first: it must have neither threads nor the engine's changes to torch.
+    starter = Starter(orders) if orders.options.jobs else None
+    clean = sibling.part(orders.options, orders.late, rank, size, orders.sibling_stacks(rank))
     line = channel.connect(orders.address)
-    probed = (channel.connect(orders.address), sibling)
+    probed = (channel.connect(orders.address), [one for one in (clean, jobs.Running()) if one is not None])
     threading.Thread(target=evidence.answer_probes, args=probed, name="probe", daemon=True).start()
-    reporter = _Reporter(line, orders, rank, size, sibling)
+    reporter = _Reporter(line, orders, rank, size, clean)
+    if starter is not None:
+        jobs.serve(starter, orders, reporter.reached)
     try:
         code = pytest.main(_pytest_args(orders.options, rank), plugins=[fixtures, reporter])
         if not reporter.announced:
@@ -117,21 +139,6 @@ def _settle_in(orders: Orders, rank: int) -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "128")
     # torch would choose this itself, on the first optimizer, and the case would seem to have changed the environment.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own / "inductor"))
-
-
-def _part_from_sibling(orders: Orders, rank: int, size: int) -> Sibling | None:
-    """Fork the process for baselines where the engine changes torch, and then let the engine do so here."""
-    if orders.late is None:
-        return None
-    sibling = Sibling(orders.options, rank, size, orders.sibling_stacks(rank))
-    from hyper_parallel_tests.harness.judging import clean
-
-    clean.run_in(sibling)
-    for name in orders.late:
-        # What cannot be imported is an error where it is used, as with what the fork server loads.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    return sibling
 
 
 def _take_terminal(conductor: str) -> None:
@@ -197,7 +204,7 @@ class _Reporter:
             from hyper_parallel_tests.faults import FaultDoesNotFit, apply
 
             try:
-                apply(self._orders.fault, self._rank, self._reached, self._orders.options.faults)
+                apply(self._orders.fault, self._rank, self.reached, self._orders.options.faults)
             except (FaultDoesNotFit, KeyError) as error:
                 self._errors.append(str(error.args[0]))
             except Exception as error:
@@ -238,8 +245,9 @@ class _Reporter:
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         evidence.started_ns = time.time_ns()
         self._reached_in_case = False
+        jobs.begin_case()
         before = hygiene.Snapshot.take()
-        _seed(self._orders.options.device)
+        seeding.seed_all(self._orders.options.device)
         own = item.get_closest_marker("own_process_group") is not None
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -255,6 +263,8 @@ class _Reporter:
             rebuild = f"{hygiene.group_count()} process groups are open"
         if self._sibling is not None and self._sibling.gone:
             rebuild = "its clean process is gone"
+        if jobs.starter_is_gone():
+            rebuild = "the process that starts its jobs is gone"
         _flush()
         self._send(channel.Done(item.nodeid, rebuild))
 
@@ -267,7 +277,8 @@ class _Reporter:
             self._send(phase)
         return report
 
-    def _reached(self, fault: str) -> None:
+    def reached(self, fault: str) -> None:
+        """A fault took effect, here or in a job of this rank."""
         if not self._reached_in_case:
             self._reached_in_case = True
             self._send(channel.Reached(fault))
@@ -302,6 +313,8 @@ def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Ph
         asserted = error is not None and issubclass(error.type, (AssertionError, pytest.fail.Exception))
         kind = "assertion" if asserted else "not-offered" if error is not None and _declined(error.value) else "error"
         summary = error.exconly(tryshort=False) if error is not None else report.longreprtext
+        if error is not None and isinstance(error.value, jobs.OfJob):
+            kind, summary = error.value.kind, f"{error.type.__name__}: {error.value.headline}"
         exception = error.type.__name__ if error is not None else ""
     sections = "".join(f"\n--- {title} ---\n{text[-4000:]}" for title, text in report.sections if "log" in title)
     text = channel.bounded(report.longreprtext) + sections
@@ -328,16 +341,3 @@ def _skip_reason(report: pytest.TestReport) -> str:
     if hasattr(report, "wasxfail"):
         return f"expected failure: {report.wasxfail}"
     return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-
-
-def _seed(device: str) -> None:
-    """Every case starts from the same random state on every rank."""
-    random.seed(SEED)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(SEED)
-    if "torch" in sys.modules:
-        torch = sys.modules["torch"]
-        # torch.manual_seed() keeps a stack for each kind of accelerator that is not there, for every case anew.
-        torch.default_generator.manual_seed(SEED)
-        if device != "cpu":
-            torch.get_device_module(device).manual_seed_all(SEED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import signal
@@ -15,12 +16,13 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hyper_parallel_tests.harness import channel, evidence, hygiene, processes, stacks
+from hyper_parallel_tests.harness import channel, evidence, hygiene, loading, processes, stacks
 from hyper_parallel_tests.harness.options import Options
 
 if TYPE_CHECKING:
@@ -87,19 +89,8 @@ class Sibling:
                 found = self._probe.recv()
                 collectives = tuple(f"in {_NAME}: {line}" for line in found.collectives)
                 return channel.Evidence(collectives, stacks.of_another(found.stacks, _NAME))
-        return channel.Evidence((), stacks.of_another(self._stacks_by_signal(), _NAME))
-
-    def _stacks_by_signal(self) -> str:
-        begin = self._log.stat().st_size
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, stacks.SIGNAL)
-        end = time.monotonic() + _ANSWER_S
-        size, seen = begin, -1
-        while time.monotonic() < end and not (size > begin and size == seen):
-            time.sleep(0.02)
-            seen, size = size, self._log.stat().st_size
-        text = self._log.read_bytes()[begin:].decode(errors="replace")
-        return text or f"no Python stacks of {_NAME}: it is {processes.state_of(self.pid)}"
+        written = stacks.by_signal({self.pid: (self.pid, self._log)}, _ANSWER_S)
+        return channel.Evidence((), stacks.of_another(written[self.pid], _NAME))
 
 
 @dataclass(frozen=True)
@@ -110,6 +101,26 @@ class _Place:
     rank: int
     size: int
     log: Path
+
+
+def part(options: Options, late: Sequence[str] | None, rank: int, size: int, log: Path) -> Sibling | None:
+    """Fork the process for baselines where the engine changes torch, and then let the engine do so here.
+
+    Args:
+        late: what is imported after the fork; None where the engine leaves torch alone and no sibling is needed.
+        log: where its stacks go.
+    """
+    if late is None:
+        return None
+    sibling = Sibling(options, rank, size, log)
+    from hyper_parallel_tests.harness.judging import clean
+
+    clean.run_in(sibling)
+    for name in late:
+        # What cannot be imported is an error where it is used, as with what the fork server loads.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return sibling
 
 
 def _live(parent: int, line: Connection, probe: Connection, place: _Place) -> NoReturn:
@@ -123,7 +134,7 @@ def _live(parent: int, line: Connection, probe: Connection, place: _Place) -> No
         file = place.log.open("a")
         faulthandler.enable(file, all_threads=True)
         faulthandler.register(stacks.SIGNAL, file, all_threads=True, chain=False)
-        sys.path += _roots(place.options)
+        sys.path += loading.roots(place.options)
         threading.Thread(target=evidence.answer_probes, args=(probe,), name="probe", daemon=True).start()
         _serve(line, place)
         code = 0
@@ -133,17 +144,6 @@ def _live(parent: int, line: Connection, probe: Connection, place: _Place) -> No
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)
-
-
-def _roots(options: Options) -> list[str]:
-    """Where the names begin by which pytest imports test files: above their packages, or at its root directory."""
-    found = [options.root]
-    for name in options.files:
-        folder = Path(name.partition("::")[0]).absolute().parent
-        while (folder / "__init__.py").exists():
-            folder = folder.parent
-        found.append(folder)
-    return [str(folder) for folder in dict.fromkeys(found)]
 
 
 def _serve(line: Connection, place: _Place) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from hyper_parallel_tests.harness import processes
 
 # Has faulthandler write the stacks of a process, also where it runs no Python code any more.
 SIGNAL = signal.SIGUSR2
 
 # The frames that carry a case or a baseline: what lies below them is the same in every report.
 _CARRIERS = re.compile(
-    r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/rank\.py)"'
+    r'File ".*(/_pytest/python\.py|/_pytest/fixtures\.py|/_pytest/runner\.py|/harness/(rank|job_rank)\.py)"'
     r'|File ".*/harness/judging/clean\.py", line \d+ in answer'
 )
 _OWN_THREAD = "in answer_probes"
+_LOOK_AGAIN_S = 0.02
 _HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*most recent call first", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 
@@ -49,8 +58,54 @@ def of_this_process() -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+K = TypeVar("K")
+
+
+def by_signal(asked: Mapping[K, tuple[int, Path]], limit_s: float) -> dict[K, str]:
+    """The stacks that processes write when faulthandler's signal asks them to.
+
+    Args:
+        asked: process id, and the file that its faulthandler writes to.
+        limit_s: seconds after which no answer is one.
+    """
+    begins = {key: size_of(path) for key, (_, path) in asked.items()}
+    for pid, _ in asked.values():
+        with contextlib.suppress(OSError):
+            os.kill(pid, SIGNAL)
+    end = time.monotonic() + limit_s
+    sizes: dict[K, int] = {}
+    while asked and time.monotonic() < end:
+        # They stand complete once they grow no more.
+        seen, sizes = sizes, {key: size_of(path) for key, (_, path) in asked.items()}
+        if sizes == seen and all(sizes[key] > begins[key] for key in asked):
+            break
+        time.sleep(_LOOK_AGAIN_S)
+    return {key: _written(path, begins[key]) or _silent(pid) for key, (pid, path) in asked.items()}
+
+
+def _written(path: Path, begin: int) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(begin)
+        return file.read(2**20).decode(errors="replace")
+    return ""
+
+
+def _silent(pid: int) -> str:
+    return f"no Python stacks: the process is {processes.state_of(pid)}"
+
+
+def size_of(path: Path) -> int:
+    """Bytes in a file, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def of_another(dump: str, name: str) -> str:
-    """A dump of another process that tells whose threads they are."""
+    """A dump of another process that tells whose threads they are; also what stands in the place of a dump."""
+    if not _HEADER.search(dump):
+        return f"{name}: {dump}"
     return _HEADER.sub(lambda found: found[0].replace("(most recent", f"of {name} (most recent"), dump)
 
 

@@ -7,17 +7,12 @@ from dataclasses import dataclass, field
 
 from hyper_parallel_tests.harness import processes, stacks
 from hyper_parallel_tests.harness.channel import CaseInfo, Phase
+from hyper_parallel_tests.harness.evidence import PENDING
 from hyper_parallel_tests.harness.group import PEER_FAILED, WATCHDOG, CaseRecord, RankRecord
+from hyper_parallel_tests.harness.symptoms import is_symptom
 
-# What a rank sees when another one is gone or stuck: a consequence, never the cause while another rank has a cause.
-_SYMPTOM = re.compile(
-    r"connection (was )?(closed|reset|refused)|closed by (remote )?peer|broken pipe|socket closed"
-    r"|timed? ?out (waiting|after)|wait timeout|application timeout|aborted by another rank|remote process exited",
-    re.IGNORECASE,
-)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _LINE_LIMIT = 300
-_PENDING = re.compile(r"\bPENDING\b|\bis inside\b|\bwaits at\b")
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
     failures = [phase for phase in one.phases if phase.kind not in {"passed", "skipped"}]
     if failures:
         worst = failures[0]
-        kind = "peer" if worst.kind == "error" and _SYMPTOM.search(worst.summary) else worst.kind
+        kind = "peer" if worst.kind == "error" and is_symptom(worst.summary) else worst.kind
         return RankVerdict(one.rank, kind, worst.at, worst.summary, worst)
     if one.died_at is not None:
         how = processes.exit_text(one.exit_code) if one.exit_code is not None else "its line to the launcher was cut"
@@ -123,7 +118,9 @@ def _judge_rank(one: RankRecord, record: CaseRecord) -> RankVerdict:
 
 def _where(one: RankRecord) -> str:
     """Where a rank that did not finish is, in one line."""
-    if pending := [line for line in one.collectives if _PENDING.search(line)]:
+    if one.where:
+        return one.where
+    if pending := [line for line in one.collectives if PENDING.search(line)]:
         return "still " + re.sub(r"^MainThread (?=is inside|waits at)", "", pending[-1]).removeprefix("is ")
     main = stacks.main_thread(one.stacks)
     if not main:
@@ -133,7 +130,7 @@ def _where(one: RankRecord) -> str:
 
 
 def _waits_for_peers(one: RankRecord) -> bool:
-    return any(_PENDING.search(line) for line in one.collectives)
+    return any(PENDING.search(line) for line in one.collectives)
 
 
 def _first_cause(each: tuple[RankVerdict, ...], record: CaseRecord) -> RankVerdict:
@@ -160,7 +157,7 @@ def _headline(kind: str, first: RankVerdict, each: tuple[RankVerdict, ...], reco
         skipping = [one.rank for one in each if one.kind == "skipped"]
         others = "the others ran" if len(skipping) < len(each) else "for different reasons"
         return f"uneven: {_ranks(skipping)} {of} skipped, {others}: {line}"
-    if kind in {"hang", "stopped"}:
+    if kind in {"hang", "stopped"} and first.phase is None:
         stuck = [one.rank for one in each if one.kind in {"hang", "waiting"}]
         why = f"after {record.limit:.0f} s" if record.stopped == WATCHDOG else record.stopped
         return f"{kind}: {_ranks(stuck)} {of} did not finish ({why}); rank {first.rank} {line}"

@@ -98,6 +98,17 @@ def join_process_group(device: str, rank: int, size: int, *, siblings: bool = Fa
     dist.init_process_group(_BACKENDS[device], store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
 
 
+def engine_called(name: str) -> Any:
+    """The engine of this name; None where this target has no engine at all."""
+    try:
+        from hyper_parallel_tests.engines.load import load
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("hyper_parallel_tests.engines"):
+            return None
+        raise
+    return load(name)
+
+
 def device_of(device: str) -> torch.device:
     """This rank's device, made current where the device has an index."""
     import torch

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 
-__all__ = ["Answer", "BaselineError", "answer", "in_clean_process", "inside", "run_in"]
+__all__ = ["Answer", "BaselineError", "answer", "in_clean_process", "inside", "pack", "run_in", "unpack"]
 
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -81,7 +81,7 @@ def in_clean_process(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
     if _inside:
         return function(*args, **kwargs)
     try:
-        job = _pack((_random_state(), function, args, kwargs))
+        job = pack((_random_state(), function, args, kwargs))
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise TypeError(
             f"a baseline travels to another process, and this cannot be pickled: {error}; give it functions of "
@@ -92,7 +92,7 @@ def in_clean_process(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
     said = _process.answer(job)
     if said.error:
         raise BaselineError(f"the baseline failed in its clean process: {said.error}") from _Remote(said.traceback)
-    result, state = _unpack(said.result)
+    result, state = unpack(said.result)
     _set_random_state(state)
     return result
 
@@ -100,7 +100,7 @@ def in_clean_process(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
 def answer(job: bytes) -> Answer:
     """Do a job in this process, the clean one."""
     try:
-        return Answer(_pack((_run(job), _random_state())))
+        return Answer(pack((_run(job), _random_state())))
     except BaseException as error:
         line = traceback.format_exception_only(error)[-1].strip()
         return Answer(error=line, traceback=traceback.format_exc())
@@ -115,7 +115,7 @@ class _Remote(Exception):
 
 def _run(job: bytes) -> Any:
     global _inside
-    state, function, args, kwargs = _unpack(job)
+    state, function, args, kwargs = unpack(job)
     _set_random_state(state)
     _inside = True
     try:
@@ -124,14 +124,15 @@ def _run(job: bytes) -> Any:
         _inside = False
 
 
-def _pack(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """As torch.save does: tensors that share memory here do so there."""
     buffer = io.BytesIO()
     torch.save(value, buffer, pickle_protocol=pickle.DEFAULT_PROTOCOL)
     return buffer.getvalue()
 
 
-def _unpack(packed: bytes) -> Any:
+def unpack(packed: bytes) -> Any:
+    """What `pack` was given."""
     return torch.load(io.BytesIO(packed), weights_only=False)
 
 

@@ -48,6 +48,13 @@ def test_each_call_starts_afresh(file):
     assert (parse([file], {}).cards, parse([file], {}).layer) == (1, "l1")
 
 
+def test_jobs(file):
+    """With --jobs one rank runs the cases, and the cards are those of its jobs."""
+    options = parse([file, "--cards=4", "--jobs"], {})
+    assert (options.cards, options.ranks) == (4, 1)
+    assert parse([file, "--cards=4"], {}).ranks == 4
+
+
 def test_layer_decides_about_the_process_group(file):
     """Layer 0 is pure logic: its ranks have no process group."""
     assert parse([file], {}).process_group
@@ -80,6 +87,8 @@ def test_bazel(file, tmp_path):
         (["--device=tpu"], "device"),
         (["--cards=2", "--pdb-rank=2", "."], "ranks are 0..1"),
         (["--fault=a", "--faults=b", "."], "give one of them"),
+        (["--cards=2", "--jobs", "--pdb-rank=1", "."], "only rank 0 runs the cases"),
+        (["--cards=2", "--jobs", "--layer=l0", "."], "layer 0 runs in one process"),
     ],
 )
 def test_wrong_usage(words, says):

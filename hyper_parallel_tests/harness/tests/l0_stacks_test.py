@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from hyper_parallel_tests.harness.stacks import main_thread, of_this_process, readable
+from hyper_parallel_tests.harness.stacks import (
+    by_signal,
+    main_thread,
+    of_another,
+    of_this_process,
+    readable,
+)
+
+# Above what a process id may be.
+NO_PROCESS = 2**22 + 1
 
 DUMP = """\
 Fatal Python error: Segmentation fault
@@ -44,6 +53,18 @@ def test_main_thread():
         "/site/torch/distributed/distributed_c10d.py:2600 in all_reduce",
         "/case/l1_topic_test.py:12 in test_case",
     ]
+
+
+def test_of_another():
+    """The dump of another process says whose threads they are, and so does what stands in its place."""
+    assert "Thread 0x00007f02 of the sibling (most recent call first)" in of_another(DUMP, "the sibling")
+    assert of_another("no Python stacks: it is dead", "rank 1") == "rank 1: no Python stacks: it is dead"
+
+
+def test_by_signal(tmp_path):
+    """Of a process that does not even write its stacks on a signal its state is told."""
+    found = by_signal({"rank 1": (NO_PROCESS, tmp_path / "stacks")}, 0.1)
+    assert found == {"rank 1": "no Python stacks: the process is gone"}
 
 
 def test_no_stacks():

@@ -91,7 +91,7 @@ def test_hang(run):
     ("name", "says"),
     [
         ("test_hangs_outside_python", "in match"),
-        ("test_stopped", "no Python stacks of the baseline's process: it is stopped"),
+        ("test_stopped", "the baseline's process: no Python stacks: the process is stopped"),
     ],
 )
 def test_hang_without_answer(run, name, says):

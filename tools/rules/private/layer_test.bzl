@@ -9,6 +9,7 @@ load(
     "domain_of",
     "full_name",
     "is_domain",
+    "jobs_problem",
     "judges_engines",
     "parse_name",
     "srcs_problem",
@@ -39,6 +40,7 @@ def layer_test(
         models = [],
         mechanisms = [],
         engines = None,
+        jobs = False,
         size = None,
         timeout = None,
         tags = [],
@@ -57,6 +59,8 @@ def layer_test(
       models: reference models that the cases train, for example `["mlp"]`.
       mechanisms: PyTorch mechanisms that the cases lean on; each becomes a tag `mech_<name>`.
       engines: the engines that the cases are for, where they are about one: its shims, for example. Default: every engine.
+      jobs: whether the cases start jobs, launches of their own of up to `cards` ranks. One rank runs the cases then; the
+        target keeps its cards for their jobs. Not for layer 0.
       size: Bazel's test size; the default depends on the layer.
       timeout: Bazel's test timeout; the default depends on the layer.
       tags: further tags, for example `["nightly"]`. On CPU a test has a loopback of its own and no other network, unless it
@@ -67,6 +71,7 @@ def layer_test(
     _check([
         parsed.problem,
         parsed.problem or cards_problem(name, parsed, cards),
+        parsed.problem or jobs_problem(name, parsed, jobs),
         parsed.problem or srcs_problem(name, [parsed.kind], srcs),
     ])
     _test(
@@ -78,6 +83,7 @@ def layer_test(
         deps = deps + _engine_deps(capabilities) + _model_deps(models) + _fault_deps(),
         data = data,
         engines = engines,
+        jobs = jobs,
         mechanisms = mechanisms,
         size = size,
         timeout = timeout,
@@ -95,6 +101,7 @@ def fault_test(
         capabilities = [],
         models = [],
         engines = ["torch_native"],
+        jobs = False,
         size = None,
         timeout = None,
         tags = [],
@@ -113,6 +120,7 @@ def fault_test(
       capabilities: further capabilities of the engine that the cases use. A domain's own is there already.
       models: reference models that the cases train.
       engines: the engines that the faults fit. Default: PyTorch's own, which the catalogues patch.
+      jobs: whether the cases start jobs; see layer_test.
       size: Bazel's test size, default large.
       timeout: Bazel's test timeout, default moderate.
       tags: further tags.
@@ -134,6 +142,7 @@ def fault_test(
         deps = deps + catalogue + _engine_deps(capabilities) + _model_deps(models),
         data = data,
         engines = engines,
+        jobs = jobs,
         mechanisms = [],
         size = size,
         timeout = timeout,

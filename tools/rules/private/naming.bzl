@@ -67,6 +67,23 @@ def cards_problem(name, parsed, cards):
         )
     return None
 
+def jobs_problem(name, parsed, jobs):
+    """Checks that the layer of a target may start jobs.
+
+    Args:
+      name: the target's name.
+      parsed: what parse_name made of it.
+      jobs: whether its cases start jobs.
+
+    Returns:
+      Why they cannot, or None.
+    """
+    if jobs and parsed.kind == "l0":
+        return "{}: layer 0 runs in one process without communication, so it starts no jobs; a test that does belongs to l1".format(
+            repr(name),
+        )
+    return None
+
 def srcs_problem(name, kinds, srcs):
     """Checks the test files' names.
 

@@ -67,6 +67,8 @@ def _execution_requirements(device, tags):
 def _arguments(ctx, device, engine):
     fault = ctx.attr._fault[BuildSettingInfo].value
     arguments = ["--cards={}".format(ctx.attr.cards), "--device=" + device, "--engine=" + engine]
+    if ctx.attr.jobs:
+        arguments.append("--jobs")
     if ctx.attr.layer:
         arguments.append("--layer=" + ctx.attr.layer)
     if ctx.attr.faults:
@@ -98,7 +100,7 @@ Use layer_test or fault_test, which derive what can be derived.""",
             allow_files = [".toml"],
         ),
         "cards": attr.int(
-            doc = "Ranks to start, one per card.",
+            doc = "Ranks to start, one per card; with `jobs` the most that a job may have.",
             mandatory = True,
         ),
         "data": attr.label_list(
@@ -114,6 +116,9 @@ Use layer_test or fault_test, which derive what can be derived.""",
         ),
         "faults": attr.string_list(
             doc = "Fault catalogues to prove: each of their faults must make a case fail. Empty: the cases must pass.",
+        ),
+        "jobs": attr.bool(
+            doc = "Whether one rank runs the cases, and they start jobs of up to `cards` ranks.",
         ),
         "layer": attr.string(
             doc = "The layer of the cases, where they are of one layer.",

@@ -8,6 +8,7 @@ load(
     "domain_of",
     "full_name",
     "is_domain",
+    "jobs_problem",
     "judges_engines",
     "parse_name",
     "srcs_problem",
@@ -54,6 +55,14 @@ def _cards_test_impl(ctx):
     asserts.true(env, "belongs to l1" in cards_problem("l0_2card", parse_name("l0_2card"), None))
     return unittest.end(env)
 
+def _jobs_test_impl(ctx):
+    env = unittest.begin(ctx)
+    asserts.equals(env, None, jobs_problem("l2_4card", parse_name("l2_4card"), True))
+    asserts.equals(env, None, jobs_problem("faults", parse_name("faults", ["faults"]), True))
+    asserts.equals(env, None, jobs_problem("l0", parse_name("l0"), False))
+    asserts.true(env, "starts no jobs" in jobs_problem("l0", parse_name("l0"), True))
+    return unittest.end(env)
+
 def _srcs_test_impl(ctx):
     env = unittest.begin(ctx)
     asserts.equals(env, None, srcs_problem("l1", ["l1"], ["l1_a_test.py", ":l1_b_test.py", "//x:l1_c_test.py"]))
@@ -93,6 +102,7 @@ _good_names_test = unittest.make(_good_names_test_impl)
 _bad_names_test = unittest.make(_bad_names_test_impl)
 _full_name_test = unittest.make(_full_name_test_impl)
 _cards_test = unittest.make(_cards_test_impl)
+_jobs_test = unittest.make(_jobs_test_impl)
 _srcs_test = unittest.make(_srcs_test_impl)
 _domain_test = unittest.make(_domain_test_impl)
 _tags_test = unittest.make(_tags_test_impl)
@@ -106,6 +116,7 @@ def naming_tests():
         "domain_test": _domain_test,
         "full_name_test": _full_name_test,
         "good_names_test": _good_names_test,
+        "jobs_test": _jobs_test,
         "srcs_test": _srcs_test,
         "tags_test": _tags_test,
     }.items():

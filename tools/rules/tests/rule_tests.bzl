@@ -32,6 +32,20 @@ def _fault_arguments_test_impl(ctx):
     )
     return analysistest.end(env)
 
+def _jobs_arguments_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    asserts.equals(env, ["--cards=4", "--device=cpu", "--engine=torch_native", "--jobs", "--layer=l2"], _arguments(env)[:5])
+    return analysistest.end(env)
+
+def _fault_jobs_arguments_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    asserts.equals(
+        env,
+        ["--cards=2", "--device=cpu", "--engine=torch_native", "--jobs", "--faults=catalogue"],
+        _arguments(env)[:5],
+    )
+    return analysistest.end(env)
+
 def _runfiles_test_impl(ctx):
     env = analysistest.begin(ctx)
     files = analysistest.target_under_test(env)[DefaultInfo].default_runfiles.files.to_list()
@@ -86,6 +100,14 @@ _fault_arguments_test = analysistest.make(
     _fault_arguments_test_impl,
     config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
 )
+_jobs_arguments_test = analysistest.make(
+    _jobs_arguments_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
+)
+_fault_jobs_arguments_test = analysistest.make(
+    _fault_jobs_arguments_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
+)
 _domain_files_test = analysistest.make(_domain_files_test_impl)
 _engine_test = analysistest.make(
     _engine_test_impl,
@@ -129,6 +151,14 @@ def _declared_test_impl(ctx):
     )
     asserts.equals(env, {"cards": "4"}, layer["exec_properties"])
     asserts.equals(env, ["medium", "moderate", 2], [layer["size"], layer["timeout"], layer["shard_count"]])
+    jobs = declared["l2_4card_jobs_sample"]
+    asserts.equals(
+        env,
+        ["4card", "cpu:4", "l2", "l2-4card", "manual", "resources:card:4", "tools"],
+        sorted(jobs["tags"]),
+        "a target keeps its cards for its jobs",
+    )
+    asserts.equals(env, {"cards": "4"}, jobs["exec_properties"])
     asserts.equals(
         env,
         ["2card", "cpu:2", "faults", "faults-2card", "manual", "resources:card:2", "tools"],
@@ -159,7 +189,9 @@ def rule_tests():
         ("domain_files_test", _domain_files_test, ":engine_sample"),
         ("engine_test", _engine_test, ":engine_sample"),
         ("fault_arguments_test", _fault_arguments_test, ":faults_2card_sample"),
+        ("fault_jobs_arguments_test", _fault_jobs_arguments_test, ":faults_2card_jobs_sample"),
         ("fault_setting_test", _fault_setting_test, ":l2_4card_sample"),
+        ("jobs_arguments_test", _jobs_arguments_test, ":l2_4card_jobs_sample"),
         ("layer_arguments_test", _layer_arguments_test, ":l2_4card_sample"),
         ("no_environment_test", _no_environment_test, ":no_environment"),
         ("run_environment_test", _run_environment_test, ":l2_4card_sample"),

@@ -4,7 +4,7 @@ load("//tools/rules:defs.bzl", "fault_test", "layer_test", "torchrun_test")
 
 # buildifier: disable=unnamed-macro
 def samples():
-    """Declares them: every attribute of layer_test once, a fault_test, and a test that sees part of an engine."""
+    """Declares them: every attribute of layer_test once, fault_tests, and a test that sees part of an engine."""
     layer_test(
         name = "l2_4card_sample",
         srcs = ["l2_sample_test.py"],
@@ -21,10 +21,23 @@ def samples():
             "nightly",
         ],
     )
+    layer_test(
+        name = "l2_4card_jobs_sample",
+        srcs = ["l2_sample_test.py"],
+        jobs = True,
+        tags = ["manual"],
+    )
     fault_test(
         name = "faults_2card_sample",
         srcs = ["l1_ranks_test.py"],
         catalogue = [":catalogue"],
+        tags = ["manual"],
+    )
+    fault_test(
+        name = "faults_2card_jobs_sample",
+        srcs = ["l1_ranks_test.py"],
+        catalogue = [":catalogue"],
+        jobs = True,
         tags = ["manual"],
     )
     torchrun_test(
