@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from hyper_parallel_tests.contract_check import build_files, skips, tolerances
 from hyper_parallel_tests.contract_check.assertions import assertions
 from hyper_parallel_tests.contract_check.expectations import every_reproduction_is_named, expectations_are_real
+from hyper_parallel_tests.contract_check.features import every_feature_is_mapped
 from hyper_parallel_tests.contract_check.sources import TEST_FILE
 from hyper_parallel_tests.contract_check.tree import Tree
 from hyper_parallel_tests.harness.contracts import CONTRACT_FILES, LAYERS, ContractError
@@ -189,6 +190,7 @@ CHECKS: tuple[Check, ...] = (
     expectations_are_real,
     every_reproduction_is_named,
     the_ledger_is_whole,
+    every_feature_is_mapped,
 )
 
 

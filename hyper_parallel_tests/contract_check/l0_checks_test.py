@@ -25,6 +25,7 @@ NEED_CONTRACTS = {
     checks.every_contract_has_a_case,
     checks.every_case_cites_contracts,
     checks.every_contract_has_a_fault,
+    checks.every_feature_is_mapped,
     checks.expectations_are_real,
 }
 

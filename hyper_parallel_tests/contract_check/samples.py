@@ -70,7 +70,19 @@ tensor = 1e-6
 source = "S0"
 reason = "One rounding."
 """
+FEATURES = """
+[[feature]]
+area = "Runtime"
+line = "Groups"
+contracts = ["COL-0-01", "COL-1-01"]
+
+[[feature]]
+area = "Tools"
+line = "Graphs"
+uncovered = "out of scope"
+"""
 GOOD = {
+    "features.toml": FEATURES,
     "domains/col/contracts.toml": CONTRACTS,
     "domains/col/l0_a_test.py": CASE.format(layer=0),
     "domains/col/l1_b_test.py": CASE.format(layer=1),

@@ -1,0 +1,214 @@
+"""The state dict of chained optimizers: its layout, its way back, and what does not fit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+from hyper_parallel_tests.domains.optimizer.network import ADAMW, MATRICES, MUON, Network, batch, loss, network
+from hyper_parallel_tests.harness import assert_close, assert_equal, contract
+
+KEYS = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"momentum_buffer"}}
+
+
+def chained(engine: Any, model: nn.Module, **options: Any) -> Any:
+    """Both optimizers of a model."""
+    return engine.get_hyper_optimizer(model, **({"muon": MUON, "adamw": ADAMW} | options))
+
+
+def steps(model: Network, chain: Any, *seeds: int) -> None:
+    """Trains a step for each seed."""
+    for seed in seeds:
+        chain.zero_grad()
+        loss(model, batch(seed)).backward()
+        chain.step()
+
+
+def tensors(state_dict: dict[str, Any]) -> dict[str, Tensor]:
+    return {key: value for key, value in state_dict.items() if isinstance(value, Tensor)}
+
+
+@pytest.fixture
+def trained(engine):
+    """A network and its optimizers after two steps."""
+    model = network(tied=True)
+    chain = chained(engine, model)
+    steps(model, chain, 0, 1)
+    return model, chain
+
+
+@contract("OP-0-01")
+def test_layout(trained):
+    """State and options are flat and by names, a shared parameter once, and an unused one has no state."""
+    model, chain = trained
+    found = chain.state_dict()
+    state = {key for key in found if key.startswith("state.")}
+    expected = set()
+    for owner, names in chain.param_names_by_optimizer.items():
+        expected |= {f"state.{name}.{key}" for name in names if "unused" not in name for key in KEYS[owner]}
+    assert state == expected
+    named = {name for names in chain.param_names_by_optimizer.values() for name in names}
+    assert {key.removeprefix("param_groups.").rpartition(".")[0] for key in set(found) - state} == named
+    assert found["param_groups.up.weight.lr"] == MUON["lr"]
+    assert found["param_groups.up.bias.lr"] == ADAMW["lr"]
+    assert found["param_groups.up.bias.weight_decay"] == 0.0
+
+
+@contract("OP-0-01")
+def test_layout_is_pytorchs(ledger, trained):
+    """It is what PyTorch's flat state dicts of both optimizers are together."""
+    model, chain = trained
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    expected = get_optimizer_state_dict(model, list(chain.optimizers_dict.values()), options=options)
+    found = chain.state_dict()
+    assert set(found) == set(expected)
+    assert_equal(tensors(found), tensors(expected), what="state")
+    assert {k: v for k, v in found.items() if not isinstance(v, Tensor)} == {
+        k: v for k, v in expected.items() if not isinstance(v, Tensor)
+    }
+
+
+@contract("OP-0-01")
+def test_before_the_first_step(engine):
+    """There is no state yet, and asking for it makes none."""
+    model = network()
+    chain = chained(engine, model)
+    before = copy.deepcopy(model.state_dict())
+    assert not tensors(chain.state_dict())
+    assert not any(optimizer.state for optimizer in chain.optimizers_dict.values())
+    assert_equal(model.state_dict(), before, what="parameters")
+
+
+def reversed_chain(engine: Any, model: nn.Module) -> Any:
+    """Both optimizers in the other order, and their parameters in another one too."""
+    made = chained(engine, model).optimizers_dict
+    for optimizer in made.values():
+        for group in optimizer.param_groups:
+            group["params"].reverse()
+    return engine.ChainedOptimizer(model, dict(reversed(made.items())))
+
+
+@contract("OP-0-01")
+@pytest.mark.parametrize("other", [chained, reversed_chain])
+def test_way_back(engine, ledger, trained, other):
+    """A new chain that loads it goes on as the old one does, whatever the order of optimizers and parameters."""
+    model, chain = trained
+    twin = copy.deepcopy(model)
+    loaded = other(engine, twin)
+    loaded.load_state_dict(chain.state_dict())
+    assert_equal(tensors(loaded.state_dict()), tensors(chain.state_dict()), what="state")
+    steps(model, chain, 2)
+    steps(twin, loaded, 2)
+    assert_close(twin.state_dict(), model.state_dict(), ledger["exact"], what="parameters")
+
+
+@contract("OP-0-01")
+def test_options_come_back(engine, trained):
+    """Learning rates that a schedule has changed are loaded too, and are those of the next step."""
+    model, chain = trained
+    for group in chain.param_groups:
+        group["lr"] = 0.0
+        group["weight_decay"] = 0.0
+    loaded = chained(engine, model)
+    loaded.load_state_dict(chain.state_dict())
+    before = copy.deepcopy(model.state_dict())
+    steps(model, loaded, 2)
+    assert_equal(model.state_dict(), before, what="parameters")
+
+
+@contract("OP-0-01")
+def test_loaded_is_copied(engine, trained):
+    """Further steps change nothing in the state dict that was loaded."""
+    model, chain = trained
+    saved = copy.deepcopy(chain.state_dict())
+    expected = copy.deepcopy(tensors(saved))
+    loaded = chained(engine, model)
+    loaded.load_state_dict(saved)
+    steps(model, loaded, 2)
+    assert_equal(tensors(saved), expected, what="the loaded state dict")
+
+
+def without(state_dict: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in state_dict.items() if name != key}
+
+
+MISFITS = {
+    "state_missing": (lambda one: without(one, "state.norm.weight.exp_avg_sq"), KeyError, "norm.weight.exp_avg_sq"),
+    "options_missing": (lambda one: without(one, "param_groups.up.weight.lr"), KeyError, "up.weight.lr"),
+    "unknown_parameter": (lambda one: one | {"state.extra.exp_avg": torch.ones(1)}, KeyError, "state.extra.exp_avg"),
+    "other_shape": (lambda one: one | {"state.up.weight.momentum_buffer": torch.ones(5, 7)}, ValueError, "up.weight"),
+    "options_that_differ": (lambda one: one | {"param_groups.up.weight.lr": 1.0}, ValueError, "lr"),
+}
+
+
+@contract("OP-0-01")
+@pytest.mark.parametrize(("change", "error", "named"), MISFITS.values(), ids=MISFITS)
+def test_misfit(engine, trained, change, error, named):
+    """What does not fit is an error that names it, and nothing is loaded."""
+    model, chain = trained
+    saved = change(copy.deepcopy(chain.state_dict()))
+    steps(model, chain, 2)
+    before = copy.deepcopy(tensors(chain.state_dict()))
+    with pytest.raises(error, match=named.replace(".", r"\.")):
+        chain.load_state_dict(saved)
+    assert_equal(tensors(chain.state_dict()), before, what="state")
+
+
+@contract("OP-0-01")
+def test_state_of_another_network(engine, trained):
+    """So is the state dict of a network with other parameters; the message has them all."""
+    _, chain = trained
+    other = nn.ModuleDict({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)})
+    with pytest.raises(KeyError) as refusal:
+        chained(engine, other).load_state_dict(chain.state_dict())
+    for name in (*MATRICES, "one.weight", "two.bias"):
+        assert name in str(refusal.value)
+
+
+@contract("OP-0-01")
+def test_one_parameter_in_two_optimizers(engine):
+    """A parameter of two optimizers would be stepped twice: an error that names it."""
+    model = network()
+    optimizers = {name: engine.AdamW([model.up.weight], **ADAMW) for name in ("first", "second")}
+    with pytest.raises(ValueError, match=r"up\.weight.*first.*second"):
+        engine.ChainedOptimizer(model, optimizers)
+
+
+@contract("OP-0-01")
+def test_parameter_of_another_model(engine):
+    """A parameter that the model does not have has no name: an error that names the optimizer."""
+    with pytest.raises(ValueError, match="'adamw'"):
+        engine.ChainedOptimizer(network(), {"adamw": engine.AdamW(network().parameters())})
+
+
+@contract("OP-0-01")
+def test_zero_grad(trained):
+    """All gradients are cleared, of both."""
+    model, chain = trained
+    assert model.up.weight.grad is not None
+    assert model.up.bias.grad is not None
+    chain.zero_grad()
+    assert [name for name, one in model.named_parameters() if one.grad is not None] == []
+
+
+@contract("OP-0-01")
+def test_order_of_steps(engine):
+    """Optimizers step once each, in their order."""
+    model, order = network(), []
+
+    class Noting(torch.optim.SGD):
+        def __init__(self, parameter: Tensor, name: str) -> None:
+            super().__init__([parameter])
+            self.name = name
+
+        def step(self, closure: Any = None) -> None:
+            order.append(self.name)
+
+    parts = {"second": model.up.weight, "first": model.down.weight}
+    engine.ChainedOptimizer(model, {name: Noting(one, name) for name, one in parts.items()}).step()
+    assert order == ["second", "first"]

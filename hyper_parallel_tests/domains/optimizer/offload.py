@@ -1,0 +1,91 @@
+"""The network with parts of its training on the host, and what the device holds of it, without the engine's help."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from hyper_parallel_tests.domains.optimizer.network import ADAMW, MUON, Network
+
+Choice = Callable[[str, nn.Parameter], bool]
+EVERYTHING = ("parameters", "gradients", "state")
+ONE_VALUE = 8
+
+
+def all_of_them(_: str, __: nn.Parameter) -> bool:
+    """Chooses every parameter."""
+    return True
+
+
+class Offloaded:
+    """A network in training, of which some is on the host.
+
+    Attributes:
+        chain: its optimizers, of which the state is swapped if asked for.
+        handle: of what else is offloaded.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        model: Network,
+        what: Collection[str],
+        *,
+        chosen: Choice = all_of_them,
+        batches: int = 3,
+        min_numel: int = 0,
+        state_keys: Collection[str] | None = None,
+    ) -> None:
+        self.model = model
+        self.chain = engine.get_hyper_optimizer(model, muon=MUON, adamw=ADAMW)
+        if "state" in what:
+            config = engine.SwapOptimizerConfig(swap_times=batches, min_numel=min_numel, state_keys=state_keys)
+            swapped = {k: engine.swap_optimizer(one, config) for k, one in self.chain.optimizers_dict.items()}
+            self.chain = engine.ChainedOptimizer(model, swapped)
+        self.handle = engine.selective_offload(
+            model,
+            self.chain,
+            parameters=chosen if "parameters" in what else None,
+            gradients=chosen if "gradients" in what else None,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """What `train` needs to see values that are on the host."""
+        return {
+            "optimizer": lambda _: self.chain,
+            "params": lambda: list(self.handle.named_parameters()),
+            "grads": lambda: list(self.handle.named_gradients()),
+        }
+
+
+class Residents:
+    """What the device holds of a model's parameters, by the memory that they have at first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._first = {name: StorageWeakRef(_storage(one)) for name, one in model.named_parameters()}
+
+    def bytes(self) -> dict[str, int]:
+        """Of each parameter's memory, that and any other; the empty ones are left out."""
+        sizes = {name: _bytes(reference) for name, reference in self._first.items()}
+        for name, one in self._model.named_parameters():
+            # What stands for values that are away is one value at most.
+            if StorageWeakRef(_storage(one)) != self._first[name] and _storage(one).nbytes() > ONE_VALUE:
+                sizes[name] += _storage(one).nbytes()
+        return {name: size for name, size in sizes.items() if size}
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    tensor = tensor.detach()
+    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
+
+
+def _bytes(reference: StorageWeakRef) -> int:
+    gc.collect()
+    found = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return 0 if found is None else found.nbytes()
