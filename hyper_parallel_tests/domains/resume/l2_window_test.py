@@ -1,0 +1,22 @@
+"""Runs that are saved in the middle of a window of micro-batches, with everything else in its middle too."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyper_parallel_tests.domains.resume.runs import EVERYTHING, assert_same_run, continued, ran, saved
+from hyper_parallel_tests.harness import contract, jobs
+
+LAYOUT, CARDS, STEPS = "fsdp", 2, 3
+
+
+@contract("RS-2-02")
+@pytest.mark.parametrize("micro_batches", [2, 3])
+def test_open_window(engine, world, ledger, artifacts, micro_batches):
+    """Saved with so many of four micro-batches done, a run ends the step as the one that was never stopped."""
+    straight = jobs.run(world, ran, EVERYTHING, LAYOUT, cards=CARDS)
+    folder = artifacts / "checkpoint"
+    jobs.run(world, saved, EVERYTHING, LAYOUT, folder, STEPS, micro_batches, cards=CARDS)
+    found = jobs.run(world, continued, EVERYTHING, LAYOUT, folder, cards=CARDS)
+    for mine, theirs in zip(found, straight, strict=True):
+        assert_same_run(mine, theirs.behind(STEPS), ledger["exact"])

@@ -1,0 +1,303 @@
+"""Runs of a trainer: from the start, to a checkpoint, from a checkpoint, and what is seen of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hyper_parallel_tests.domains.resume.networks import (
+    DEPTH,
+    LAYOUTS,
+    Network,
+    divided,
+    loss_of,
+    network,
+    pipelined,
+    rows,
+    validation_rows,
+)
+from hyper_parallel_tests.harness import World, assert_equal, assert_parity
+from hyper_parallel_tests.harness.judging.comparison import full
+from hyper_parallel_tests.harness.judging.parity import Step, Track
+
+__all__ = [
+    "EVERYTHING",
+    "PLAIN",
+    "Plan",
+    "Ran",
+    "assert_same_run",
+    "begun",
+    "cards_of",
+    "continued",
+    "joined",
+    "made",
+    "ran",
+    "saved",
+]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is made of, beside its layout.
+
+    Attributes:
+        settings: overrides of the configuration.
+        dropout: of the network.
+        noisy: whether rows and inputs get noise from Python's, NumPy's and a stream's generator.
+        changes: whether betas, weight decay and learning rates are changed after the first step.
+        frozen: name of a parameter that is not trained.
+    """
+
+    settings: tuple[str, ...] = ()
+    dropout: float = 0.0
+    noisy: bool = False
+    changes: bool = False
+    frozen: str = ""
+
+    def also(self, *settings: str) -> Plan:
+        """With further settings."""
+        return replace(self, settings=self.settings + settings)
+
+
+PLAIN = Plan(("--training.steps=6", "--training.gradient_accumulation_steps=2", "--optimizer.lr=0.1"))
+"""No random numbers but the order of rows: the same on any mesh."""
+
+EVERYTHING = Plan(
+    (
+        "--training.steps=6",
+        "--training.gradient_accumulation_steps=4",
+        "--training.max_grad_norm=0.5",
+        "--optimizer.lr=0.1",
+        "--lr_schedule.name=cosine",
+        "--lr_schedule.warmup_steps=4",
+        "--loss_scale.enabled=true",
+        "--loss_scale.init_scale=8",
+        "--loss_scale.growth_interval=4",
+        "--logging.interval=2",
+        "--callbacks=[logging, validation, best_metric]",
+        "--best_metric.mode=max",
+    ),
+    dropout=0.25,
+    noisy=True,
+    changes=True,
+    frozen="layers.1.down.bias",
+)
+"""All that a step may depend on. In the middle of six steps the warm-up is not over, the scale has not grown, and the
+second epoch has begun. The best value is to be the largest, so that it is an early one and later ones are worse."""
+
+
+@dataclass
+class Ran:
+    """What is seen of a run, equal on all ranks but for what is each rank's own.
+
+    Attributes:
+        track: loss, gradients and parameters of each step.
+        facts: for each step learning rates, loss scale, place in the data and rows of the next batch.
+        log: records of the callback `logging`.
+        best: state of the callback `best_metric`.
+    """
+
+    track: Track
+    facts: list[dict[str, Tensor]] = field(default_factory=list)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
+
+    def behind(self, steps: int) -> Ran:
+        """The run without its first steps."""
+        start = self.track.steps[steps - 1].params
+        track = replace(self.track, steps=self.track.steps[steps:], start=start)
+        log = [record for record in self.log if record["step"] > steps]
+        return Ran(track, self.facts[steps:], log, self.best)
+
+
+def cards_of(layout: str) -> int:
+    """How many ranks a layout has."""
+    return math.prod(LAYOUTS[layout].values())
+
+
+def made(
+    world: World, plan: Plan, layout: str, *, stranger: bool = False, more: tuple[Callable[[Any], Any], ...] = ()
+) -> Any:
+    """A trainer of a plan on a layout.
+
+    Args:
+        stranger: other weights, other seeds of everything, another loss scale: what a restore must replace.
+        more: further callbacks.
+    """
+    engine, dims = world.engine, LAYOUTS[layout]
+    seeds = ("--training.seed=77", "--data.seed=78", "--loss_scale.init_scale=32") if stranger else ()
+    degrees = tuple(f"--parallel.{name}={degree}" for name, degree in dims.items())
+    config = engine.parse_training_config("{}", plan.settings + seeds + degrees)
+    layers = _stage(world) if "pp" in dims else range(DEPTH)
+    whole = network(5 if stranger else 0, plan.dropout, layers)
+    if plan.frozen:
+        whole.get_parameter(plan.frozen).requires_grad_(False)
+    model, mesh = divided(world, whole, layout)
+    if stranger:
+        # The generators are the process's, and would be where the trainer before has left them.
+        torch.manual_seed(79)
+        random.seed(79)
+        np.random.seed(79)
+    streams = _streams(engine, plan, stranger)
+    model.streams = streams
+    trainer = engine.BaseTrainer(
+        config,
+        model,
+        loss_of,
+        rows(plan.noisy),
+        mesh=mesh,
+        validation_dataset=validation_rows(),
+        forward_backward=pipelined(world, model, mesh) if "pp" in dims else None,
+        rng_tracker=streams,
+        callbacks=(*more, *((partial(_changer, engine),) if plan.changes else ())),
+    )
+    if plan.frozen and stranger:
+        model.get_parameter(plan.frozen).requires_grad_(True)
+    return trainer
+
+
+def observed(world: World, plan: Plan, layout: str, *, stranger: bool = False) -> tuple[Any, Callable[[Any], Ran]]:
+    """A trainer whose steps are written down, and what gives the run so far, from the trainer."""
+    seen = _Seen()
+    trainer = made(world, plan, layout, stranger=stranger, more=(partial(_recorder, world.engine, seen),))
+    return trainer, partial(_found, seen)
+
+
+def ran(world: World, plan: Plan, layout: str, steps: int | None = None) -> Ran:
+    """A run from its start."""
+    trainer, seen = observed(world, plan, layout)
+    trainer.train(steps=steps)
+    return seen(trainer)
+
+
+def begun(world: World, plan: Plan, layout: str, *, steps: int = 0, micro_batches: int = 0) -> Any:
+    """A trainer that has done so many steps, and so many micro-batches of the next one."""
+    trainer = made(world, plan, layout)
+    if steps:
+        trainer.train(steps=steps)
+    if micro_batches:
+        trainer.train(micro_batches=micro_batches)
+    return trainer
+
+
+def saved(world: World, plan: Plan, layout: str, folder: Path, steps: int = 0, micro_batches: int = 0) -> None:
+    """A run from its start to a checkpoint."""
+    begun(world, plan, layout, steps=steps, micro_batches=micro_batches).save_checkpoint(folder)
+
+
+def continued(world: World, plan: Plan, layout: str, folder: Path) -> Ran:
+    """A run from a checkpoint to its end, in a trainer that has other weights and seeds until then."""
+    trainer, seen = observed(world, plan, layout, stranger=True)
+    trainer.load_checkpoint(folder)
+    trainer.train()
+    return seen(trainer)
+
+
+def assert_same_run(found: Ran, expected: Ran, tolerance: Any) -> None:
+    """Holds a run that was resumed to the one that was not."""
+    assert_parity(
+        found.track, expected.track, tolerance, own_because="the uninterrupted run is what a resumed one is held to"
+    )
+    assert_equal(found.facts, expected.facts, what="facts of the steps")
+    assert found.best == expected.best
+    assert found.log == expected.log
+
+
+@dataclass
+class _Seen:
+    start: dict[str, Tensor] = field(default_factory=dict)
+    grads: dict[str, Tensor] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    facts: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+def _found(seen: _Seen, trainer: Any) -> Ran:
+    best = next((one.state_dict() for one in trainer.callbacks if one.name == "best_metric"), {})
+    return Ran(Track(tuple(seen.steps), seen.start), seen.facts, trainer.state.log_history, best)
+
+
+def _recorder(engine: Any, seen: _Seen, trainer: Any) -> Any:
+    """A callback that writes down each step in full."""
+
+    class Recorder(engine.Callback):
+        name = "recorder"
+
+        def on_train_begin(self, state: Any) -> None:
+            seen.start = seen.start or _full(self.trainer.model)
+
+        def on_pre_optimizer_step(self, state: Any, *, grad_norm: float | None) -> None:
+            named = self.trainer.model.named_parameters()
+            seen.grads = {name: full(one.grad) for name, one in named if one.grad is not None}
+
+        def on_step_end(self, state: Any, *, loss: float, grad_norm: float | None) -> None:
+            seen.steps.append(Step(loss, _norm(seen.grads), seen.grads, _full(self.trainer.model)))
+            loader = self.trainer.train_dataloader
+            seen.facts.append(
+                {
+                    "lr": torch.tensor([float(group["lr"]) for group in self.trainer.optimizer.param_groups]),
+                    "scale": torch.tensor(self.trainer.scaler.get_scale()),
+                    "place": torch.tensor([state.global_step, state.micro_step, loader.epoch, loader.position]),
+                    "rows": torch.tensor(loader.next_rows()),
+                }
+            )
+
+    return Recorder(trainer)
+
+
+def _changer(engine: Any, trainer: Any) -> Any:
+    """A callback by which a user changes settings after the first step: what no configuration knows."""
+
+    class Changer(engine.Callback):
+        name = "changer"
+
+        def on_step_end(self, state: Any, *, loss: float, grad_norm: float | None) -> None:
+            if state.global_step != 1:
+                return
+            matrices, vectors = self.trainer.optimizer.param_groups
+            matrices["betas"], vectors["weight_decay"] = (0.5, 0.75), 0.25
+            self.trainer.lr_scheduler.base_lrs[1] *= 2
+
+    return Changer(trainer)
+
+
+def _streams(engine: Any, plan: Plan, stranger: bool) -> Any:
+    if not plan.noisy:
+        return None
+    tracker = engine.RNGStatesTracker()
+    tracker.add("noise", 99 if stranger else 11)
+    return tracker
+
+
+def _stage(world: World) -> range:
+    """The layers of this rank's stage, of two."""
+    half = DEPTH // 2
+    return range(world.rank * half, (world.rank + 1) * half)
+
+
+def _norm(grads: dict[str, Tensor]) -> float:
+    return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in grads.values()))
+
+
+def _full(model: Network) -> dict[str, Tensor]:
+    return {name: full(one) for name, one in model.named_parameters()}
+
+
+def joined(stages: list[Ran]) -> Ran:
+    """One run of the runs of all ranks, of which each stage has seen its own layers."""
+    first = stages[0]
+    steps = []
+    for parts in zip(*(one.track.steps for one in stages), strict=True):
+        grads = {name: one for part in parts for name, one in part.grads.items()}
+        params = {name: one for part in parts for name, one in part.params.items()}
+        steps.append(Step(parts[0].loss, _norm(grads), grads, params))
+    start = {name: one for part in stages for name, one in part.track.start.items()}
+    return replace(first, track=Track(tuple(steps), start))
