@@ -8,7 +8,12 @@ from typing import Any
 from torch.distributed.tensor import Partial, Shard
 
 from hyper_parallel_tests.faults import Patch, fault
-from hyper_parallel_tests.faults.dtensor_operators_rules import change_rule, computed_locally, reduced_by, taken_for_reduced
+from hyper_parallel_tests.faults.dtensor_operators_rules import (
+    change_rule,
+    computed_locally,
+    reduced_by,
+    taken_for_reduced,
+)
 
 
 @fault(

@@ -11,7 +11,7 @@ _STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
 
 @fault(
     id="ix-recomputation-gathers-anew",
-    symptom="With recomputation each sharded layer is gathered twice in backward: steps take longer, numbers are right.",
+    symptom="With recomputation each sharded layer is gathered twice in backward, which costs time alone.",
     capability="fully_shard",
     layer="l3",
     must_fail=["IX-07"],

@@ -233,7 +233,6 @@ def sizes_not_compared(patch: Patch) -> None:
     capability="symmetric_memory",
     layer="l1",
     must_fail=["SM-1-01"],
-    ranks="all",
 )
 def free_leaves_puts_behind(patch: Patch) -> None:
     # The slowest transfers there are: done when somebody waits for them.
