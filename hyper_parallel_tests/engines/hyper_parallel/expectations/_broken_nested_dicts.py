@@ -15,9 +15,8 @@ def run(rank: int, folder: str) -> None:
     state = {"inner": {f"rank {rank}": torch.zeros(2)}}
     room = state["inner"][f"rank {rank}"]
     load(state, checkpoint_id=f"{folder}/checkpoint")
-    print(
-        f"expected keys of both ranks and ones for rank {rank}, got {list(metadata.state_dict_metadata)}, {state}, {room}"
-    )
+    keys = list(metadata.state_dict_metadata)
+    print(f"rank {rank}: expected keys of both ranks and ones, got {keys}, {room} and {state}")
 
 
 if __name__ == "__main__":
