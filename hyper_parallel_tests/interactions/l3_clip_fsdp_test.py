@@ -1,0 +1,106 @@
+"""Clipping of sharded gradients at the end of an accumulation window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hyper_parallel_tests.harness import World, assert_parity, contract, mean_over_ranks, train, train_baseline
+from hyper_parallel_tests.interactions.life_cycle import assert_closed
+from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
+from hyper_parallel_tests.models.seeding import Batch
+
+HERE = scenario("IX-11")
+STEPS, ROWS = 3, 4
+WIDTHS = {"even": 8, "uneven": 7}
+# Below the norm of each step's gradients, and above.
+BOUNDS = {"clipped": 0.1, "within_the_bound": 1e6}
+optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+each_window = pytest.mark.parametrize("window", [1, 3], ids=lambda one: f"window_{one}")
+each_bound = pytest.mark.parametrize("bound", BOUNDS)
+each_width = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+
+
+def windows(world: World, window: int, width: int) -> list[list[Batch]]:
+    """As many batches a step as the window has; the same on all ranks."""
+    return [
+        [mlp_batch(step * window + place, ROWS, width).to(world.device) for place in range(window)]
+        for step in range(STEPS)
+    ]
+
+
+def mine(world: World, window: int, width: int) -> list[list[Batch]]:
+    return [[one.part(world.rank, world.size) for one in rows] for rows in windows(world, window, width)]
+
+
+def sharded(engine: Any, world: World, width: int) -> Mlp:
+    """The network, layer by layer; of an odd width shards are uneven."""
+    model, mesh = mlp(width).to(world.device), HERE.mesh(world)
+    for layer in model.layers:
+        engine.fully_shard(layer, mesh=mesh)
+    return engine.fully_shard(model, mesh=mesh)
+
+
+def accumulate(model: nn.Module, rows: Sequence[Batch]) -> Tensor:
+    """Backward of each batch of a window, gradients summed over ranks with the last; gives the sum of the losses."""
+    total = torch.zeros((), device=rows[0].inputs.device)
+    for place, one in enumerate(rows):
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(place == len(rows) - 1)
+        part = mlp_loss(model, one) / len(rows)
+        part.backward()
+        total += part.detach()
+    return total
+
+
+def clip_on_one_card(model: nn.Module, bound: float) -> Tensor:
+    return nn.utils.clip_grad_norm_(model.parameters(), bound)
+
+
+@contract("IX-11")
+@each_width
+@each_window
+@each_bound
+def test_trains_as_a_single_card_does(engine, world, ledger, width, window, bound):
+    """The norm before clipping, clipped gradients and parameters of three windows are the single card's."""
+    candidate = train(
+        sharded(engine, world, width),
+        mine(world, window, width),
+        accumulate,
+        optimizer=optimizer,
+        average=mean_over_ranks,
+        backward=None,
+        before_update=lambda model: engine.clip_grad_norm_(model.parameters(), BOUNDS[bound]),
+    )
+    baseline = train_baseline(
+        mlp(width).to(world.device),
+        windows(world, window, width),
+        accumulate,
+        optimizer=optimizer,
+        backward=None,
+        before_update=partial(clip_on_one_card, bound=BOUNDS[bound]),
+    )
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
+
+
+@contract("IX-11")
+@each_width
+def test_life_cycle_is_closed(engine, world, width):
+    """After a window no gradient waits for a reduction, no parameter is gathered and nothing has grown."""
+    model, (rows, *_) = sharded(engine, world, width), mine(world, 3, width)
+    update = optimizer(model.parameters())
+
+    def step():
+        update.zero_grad()
+        accumulate(model, rows)
+        engine.clip_grad_norm_(model.parameters(), BOUNDS["clipped"])
+        update.step()
+
+    assert_closed(step, model)

@@ -1,0 +1,82 @@
+"""Sharded layers whose attention runs over a divided sequence: the ranks that divide the one divide the other."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from hyper_parallel_tests.harness import (
+    World,
+    assert_parity,
+    contract,
+    mean_over_ranks,
+    train,
+    train_baseline,
+)
+from hyper_parallel_tests.interactions.attention import (
+    STYLES,
+    Layers,
+    batches,
+    loss,
+    optimizer,
+    part,
+    whole,
+    with_divided_sequence,
+)
+from hyper_parallel_tests.interactions.life_cycle import assert_closed
+from hyper_parallel_tests.interactions.scenario import scenario
+
+HERE = scenario("IX-06")
+
+each_style = pytest.mark.parametrize("style", STYLES)
+each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+
+
+def sharded(engine: Any, world: World, style: str, asynchronous: bool) -> Layers:
+    mesh = HERE.mesh(world)
+    model = with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous)
+    for layer in model.layers:
+        engine.fully_shard(layer, mesh=mesh)
+    return engine.fully_shard(model, mesh=mesh)
+
+
+def mine(world: World) -> list[Any]:
+    return [part(one, world.rank, world.size) for one in batches(world)]
+
+
+def loss_here(world: World) -> Any:
+    return partial(loss, rank=world.rank, size=world.size)
+
+
+@contract("IX-06")
+@each_style
+@each_way
+def test_trains_as_a_single_card_does(engine, world, ledger, style, asynchronous):
+    """Loss, norm, gradients and parameters of three steps are the single card's."""
+    candidate = train(
+        sharded(engine, world, style, asynchronous),
+        mine(world),
+        loss_here(world),
+        optimizer=optimizer,
+        average=mean_over_ranks,
+    )
+    baseline = train_baseline(whole(world), batches(world), loss, optimizer=optimizer)
+    assert_parity(candidate, baseline, ledger["cp_fsdp_fp32"])
+
+
+@contract("IX-06")
+@each_style
+@each_way
+def test_life_cycle_is_closed(engine, world, style, asynchronous):
+    """After a step no transfer is under way, no parameter is gathered and nothing has grown."""
+    model, (rows, *_) = sharded(engine, world, style, asynchronous), mine(world)
+    update = optimizer(model.parameters())
+
+    def step():
+        update.zero_grad()
+        loss_here(world)(model, rows).backward()
+        update.step()
+
+    assert_closed(step, model)
