@@ -47,7 +47,8 @@ def async_save(
     _finish_what_is_under_way()
     future = checkpoint.async_save(
         state_dict,
-        storage_writer=Writer(checkpoint_id),
+        # A writer given here would be PyTorch's stager too, and another one than it takes by itself.
+        checkpoint_id=checkpoint_id,
         planner=planner or StandardSavePlanner(),
         process_group=_group_for_saves(),
     )
