@@ -97,10 +97,8 @@ def test_life_cycle_is_closed(engine, world, style, asynchronous):
     here = Setting(engine, world, style, asynchronous)
     update = optimizer(here.model.parameters())
 
-    def step():
-        update.zero_grad()
+    def backward():
         here.loss(here.model, here.rows[0]).backward()
         here.average_gradients(here.model)
-        update.step()
 
-    assert_closed(step, here.model)
+    assert_closed(backward, update, here.model)

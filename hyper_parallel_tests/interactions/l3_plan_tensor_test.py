@@ -119,10 +119,4 @@ def test_life_cycle_is_closed(engine, world):
     mesh, (rows, *_) = HERE.mesh(world), batches(world)
     model = planned(engine, mesh, pair(world))
     update = optimizer(model.parameters())
-
-    def step():
-        update.zero_grad()
-        on_ranks(model, rows, engine=engine, mesh=mesh, form="mixed").backward()
-        update.step()
-
-    assert_closed(step, model)
+    assert_closed(lambda: on_ranks(model, rows, engine=engine, mesh=mesh, form="mixed").backward(), update, model)

@@ -66,10 +66,4 @@ def test_load_keeps_parameters_and_closes(engine, world, artifacts):
         dict.fromkeys(before, torch.tensor(float(STEPS // 2))),
         what="steps taken",
     )
-
-    def step():
-        update.zero_grad()
-        loss(model, rows[0]).backward()
-        update.step()
-
-    assert_closed(step, model)
+    assert_closed(lambda: loss(model, rows[0]).backward(), update, model)

@@ -20,11 +20,12 @@ __all__ = ["assert_closed"]
 _LETTING_GO_S = 10.0
 
 
-def assert_closed(step: Callable[[], object], *models: nn.Module) -> None:
-    """Hold three more training steps to leaving everything as they found it.
+def assert_closed(backward: Callable[[], object], update: torch.optim.Optimizer, *models: nn.Module) -> None:
+    """Hold three more training steps to leaving everything as they found it; all ranks call this together.
 
     Args:
-        step: a whole step: zeroed gradients, forward, backward, update; all ranks call this together.
+        backward: forward and backward of a step, and what stands between them and the update.
+        update: the optimizer, which zeroes the gradients before and steps after it.
         models: the modules that it trains, wrapped as they are.
 
     Raises:
@@ -32,6 +33,12 @@ def assert_closed(step: Callable[[], object], *models: nn.Module) -> None:
             saved-tensors hook is active, a collective is pending, tensors have grown in number or bytes, or storage
             that a step made outlives the step after it.
     """
+
+    def step() -> None:
+        update.zero_grad()
+        backward()
+        update.step()
+
     # The first step makes what stays: optimizer state, buffers, groups.
     step()
     lying, hooks = _lying(models), _hooks(models)
