@@ -12,6 +12,7 @@ import torch
 
 from hyper_parallel_tests.harness.judging.parity import assert_close
 from hyper_parallel_tests.harness.judging.tolerances import (
+    Band,
     Ledger,
     LedgerError,
     Tolerance,
@@ -21,6 +22,7 @@ from hyper_parallel_tests.harness.judging.tolerances import (
 )
 
 ROW = '[a]\nloss = 0.1\nnorm = 0.2\ntensor = 0.3\nsource = "s"\nreason = "r"\n'
+BAND = '[a]\nlow = -0.5\nhigh = 1.5\nsource = "s"\nreason = "r"\n'
 
 # The self-consistency matrix of the FSDP plan: loss and norm are the same number in each of its rows.
 MATRIX = {
@@ -68,6 +70,13 @@ def test_collectives_rows_follow_the_precision_of_their_dtype(dtype):
     assert 7 * half_eps <= ledger[f"collectives_{short}"].relative <= 20 * half_eps
 
 
+def test_a_row_with_ends_is_a_band(tmp_path):
+    """Both ends belong to it, and what is no number does not."""
+    band = load(written(tmp_path, common=BAND))["a"]
+    assert isinstance(band, Band)
+    assert [one in band for one in (-0.6, -0.5, 1.5, 1.6, float("nan"))] == [False, True, True, False, False]
+
+
 def test_unknown_configuration_names_near_ones():
     """A typing error is answered with the names that may be meant."""
     with pytest.raises(LedgerError, match="fsdp_1d_fp32"):
@@ -94,6 +103,10 @@ def test_load_reads_all_keys(tmp_path):
         (ROW.replace("0.1", "true"), "loss must be a number"),
         (ROW.replace("0.1", '"0.1"'), "loss must be a number"),
         (ROW + "relative = -1\n", "relative must be finite and not negative"),
+        (BAND.replace("low = -0.5\n", ""), "lacks low"),
+        (BAND.replace("1.5", "inf"), "high must be finite"),
+        (BAND.replace("1.5", "-1"), "high must not be below low"),
+        (BAND + "loss = 1\n", "unknown key 'loss'"),
         ("a = 1\n", "expected a table"),
         ("", "has no rows"),
         ("[a\n", "no valid TOML"),
@@ -131,11 +144,12 @@ def test_a_domains_rows_are_read_with_the_common_ones(tmp_path):
     [
         lambda: Tolerance("mine", 1.0, 1.0, 1.0, 0.0, "s", "r"),
         lambda: Tolerance("mine", 1.0, 1.0, 1.0, 0.0, "s", "r", object()),
+        lambda: Band("mine", 0.0, 1.0, "s", "r"),
         lambda: dataclasses.replace(ledger["exact"], tensor=1.0),
         lambda: setattr(ledger["exact"], "tensor", 1.0),
         lambda: ledger.__setitem__("mine", ledger["exact"]),
     ],
-    ids=["construct", "construct_with_seal", "replace", "assign", "add_row"],
+    ids=["construct", "construct_with_seal", "band", "replace", "assign", "add_row"],
 )
 def test_a_case_cannot_bring_its_own_number(bring):
     """A tolerance can be neither made, nor changed, nor added."""

@@ -1,8 +1,9 @@
-"""The ledger of tolerances: where every number comes from by which a case may differ from its baseline.
+"""The ledger: where every number comes from by which a case may differ from its baseline, or between which it may lie.
 
     ledger["fsdp_1d_fp32"]  ->  Tolerance(loss=1e-05, norm=1e-05, tensor=1e-05, ...)
+    ledger["endurance_growth_threads"]  ->  Band(low=-1.0, high=1.0, ...)
 
-A Tolerance is frozen and only the ledger makes one: a case names its configuration and brings no number.
+Both are frozen and only the ledger makes them: a case names its configuration and brings no number.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ledger", "LedgerError", "Tolerance", "ledger", "load", "verified"]
+__all__ = ["Band", "Ledger", "LedgerError", "Tolerance", "ledger", "load", "verified"]
 
 _NUMBERS = ("loss", "norm", "tensor")
 _TEXTS = ("source", "reason")
 _OPTIONAL = {"relative": 0.0}
+_ENDS = ("low", "high")
 _SEAL = object()
 
 
@@ -62,13 +64,45 @@ class Tolerance:
         return f"{self.name}(loss={self.loss:g}, norm={self.norm:g}, tensor={self.tensor:g}{relative})"
 
 
-class Ledger(Mapping[str, Tolerance]):
-    """Tolerances by configuration name, read once; `load` makes one."""
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Between which numbers a measured one may lie, such as a ratio or a growth. Made by the ledger only.
 
-    def __init__(self, rows: Mapping[str, Tolerance]) -> None:
+    Attributes:
+        name: its name in the ledger.
+        low, high: the ends, which belong to it.
+        source: where the numbers come from.
+        reason: why they are right.
+    """
+
+    name: str
+    low: float
+    high: float
+    source: str
+    reason: str
+    seal: InitVar[object] = None
+
+    def __post_init__(self, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError(
+                'a Band comes from the ledger: use ledger["<name>"]; '
+                "a quantity without a row gets one in judging/ledger, with source and reason"
+            )
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.low:g} to {self.high:g})"
+
+
+class Ledger(Mapping[str, Any]):
+    """A `Tolerance` or a `Band` by its name, read once; `load` makes one."""
+
+    def __init__(self, rows: Mapping[str, Tolerance | Band]) -> None:
         self._rows = dict(rows)
 
-    def __getitem__(self, name: str) -> Tolerance:
+    def __getitem__(self, name: str) -> Any:
         if name in self._rows:
             return self._rows[name]
         near = difflib.get_close_matches(str(name), self._rows, n=3, cutoff=0.4)
@@ -108,25 +142,38 @@ def load(folder: Path) -> Ledger:
         faults = [f"{folder.name} has no rows"]
     if faults:
         raise LedgerError("; ".join(faults))
-    return Ledger({name: Tolerance(name=name, **(_OPTIONAL | row), seal=_SEAL) for name, row in rows.items()})
+    return Ledger({name: _made(name, row) for name, row in rows.items()})
+
+
+def _made(name: str, row: dict[str, Any]) -> Tolerance | Band:
+    if _is_band(row):
+        return Band(name=name, **row, seal=_SEAL)
+    return Tolerance(name=name, **(_OPTIONAL | row), seal=_SEAL)
+
+
+def _is_band(row: dict[str, Any]) -> bool:
+    return not row.keys().isdisjoint(_ENDS)
 
 
 def _faults(name: str, row: Any) -> Iterator[str]:
     if not isinstance(row, dict):
         yield f"{name}: expected a table [{name}], found {row!r}"
         return
-    known = {*_NUMBERS, *_TEXTS, *_OPTIONAL}
+    numbers, optional = (_ENDS, {}) if _is_band(row) else (_NUMBERS, _OPTIONAL)
+    known = {*numbers, *_TEXTS, *optional}
     for key in row.keys() - known:
         yield f"[{name}] has the unknown key {key!r}; known are {', '.join(sorted(known))}"
-    for key in (*_NUMBERS, *_TEXTS):
+    for key in (*numbers, *_TEXTS):
         if key not in row:
             yield f"[{name}] lacks {key}"
-    for key in (*_NUMBERS, *_OPTIONAL):
+    for key in (*numbers, *optional):
         value = row.get(key, 0.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             yield f"[{name}] {key} must be a number, found {value!r}"
-        elif not 0 <= value < math.inf:
-            yield f"[{name}] {key} must be finite and not negative, found {value!r}"
+        elif not math.isfinite(value) or (value < 0 and not _is_band(row)):
+            yield f"[{name}] {key} must be finite{'' if _is_band(row) else ' and not negative'}, found {value!r}"
+        elif key == "high" and isinstance(row.get("low"), (int, float)) and value < row["low"]:
+            yield f"[{name}] high must not be below low, found {row['low']!r} to {value!r}"
     for key in _TEXTS:
         if key in row and not (isinstance(row[key], str) and row[key].strip()):
             yield f"[{name}] {key} must say something, found {row[key]!r}"
