@@ -15,6 +15,8 @@ BUILD files name the folders that they need, `load("@hyper_parallel//:engine.bzl
 is read from their imports.
 """
 
+load("//third_party/python:interpreter.bzl", "find_python")
+
 _LIBRARY = """
 py_library(
     name = {name},
@@ -174,17 +176,10 @@ def _libraries_impl(rctx):
 
 def _execute(rctx, words):
     script = [rctx.path(script) for script in rctx.attr._scripts if script.name == "bring_in.py"][0]
-    done = rctx.execute([_find_python(rctx), "-B", "-s", "-E", script] + words)
+    done = rctx.execute([find_python(rctx), "-B", "-s", "-E", script] + words)
     if done.return_code:
         fail("\n\n" + done.stderr.strip() + "\n")
     return done.stdout
-
-def _find_python(rctx):
-    found = rctx.getenv("HYPER_PARALLEL_TESTS_INTERPRETER") or rctx.which("python3.11")
-    if not found:
-        fail("No python3.11 on PATH to read the engine's imports with. Install it, or name one with " +
-             "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python3.11.")
-    return found
 
 def _head(unmet, value):
     return _HEAD.format(

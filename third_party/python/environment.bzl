@@ -15,7 +15,7 @@ carries the environment's digest). Two modes:
 python3.11 on PATH).
 """
 
-_PYTHON_VERSION = "3.11"
+load(":interpreter.bzl", "find_python")
 
 # The variables that describe.py reads: a change of one makes the description stale.
 _ACCELERATOR_VARIABLES = {
@@ -90,7 +90,7 @@ def _described_environment_impl(rctx):
     if rctx.attr.replacement and rctx.getenv("HYPER_PARALLEL_TESTS_PYTHON"):
         rctx.file("BUILD.bazel", _BUILD_OF_EXISTING.format(repository = rctx.attr.replacement))
     elif rctx.attr.mode == "locked":
-        _write(rctx, _find_python(rctx), rctx.attr.site)
+        _write(rctx, find_python(rctx), rctx.attr.site)
     else:
         # Not an error yet: queries over all targets load this repository on machines without the device.
         problem = _no_environment(rctx.attr.device, rctx.name)
@@ -122,7 +122,7 @@ def _installed_packages_impl(rctx):
     lock = "{}/{}".format(rctx.attr.lock.package, rctx.attr.lock.name)
     done = rctx.execute(
         [
-            _find_python(rctx),
+            find_python(rctx),
             "-I",
             rctx.path(rctx.attr._install),
             "--lock={}".format(rctx.path(rctx.attr.lock)),
@@ -134,33 +134,6 @@ def _installed_packages_impl(rctx):
     if done.return_code:
         fail("\n\n" + done.stderr.strip() + "\n")
     rctx.file("BUILD.bazel", 'exports_files(["site"])\n')
-
-def _find_python(rctx):
-    named = rctx.getenv("HYPER_PARALLEL_TESTS_INTERPRETER")
-    found = named or rctx.which("python" + _PYTHON_VERSION)
-    if not found:
-        fail(("No python{version} on PATH, which the locked packages are for. Install it (Debian: python{version} and " +
-              "python3-pip; pyenv: 'pyenv install {version}'), or name one with " +
-              "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{version}.").format(version = _PYTHON_VERSION))
-    return _check_version(rctx, str(found))
-
-def _check_version(rctx, python):
-    done = rctx.execute([python, "-I", "-c", "import sys; print('%s %d.%d' % ((sys.implementation.name,) + sys.version_info[:2]))"])
-    if done.return_code:
-        fail("{} does not run: {}\nName another with --repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{}.".format(
-            python,
-            done.stderr.strip() or "no such file",
-            _PYTHON_VERSION,
-        ))
-    if done.stdout.strip() != "cpython " + _PYTHON_VERSION:
-        fail(("{} is {}; expected cpython {}, which third_party/python/requirements_*.lock are for. Name one with " +
-              "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{} (or HYPER_PARALLEL_TESTS_PYTHON for an existing environment).").format(
-            python,
-            done.stdout.strip(),
-            _PYTHON_VERSION,
-            _PYTHON_VERSION,
-        ))
-    return python
 
 def _describe(rctx, python, shipped):
     """Runs describe.py and watches what it names, so that an upgrade behind Bazel's back is seen."""

@@ -1,12 +1,11 @@
 """Makes the content of TOML files known to BUILD files, which cannot read files."""
 
+load("//third_party/python:interpreter.bzl", "find_python")
+
 _SCRIPT = "import sys, tomllib; print(repr(tomllib.load(open(sys.argv[1], 'rb'))))"
 
 def _toml_data_impl(rctx):
-    python = rctx.getenv("HYPER_PARALLEL_TESTS_INTERPRETER") or rctx.which("python3.11")
-    if not python:
-        fail("No python3.11 on PATH to read TOML files with. Install it, or name one with " +
-             "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python3.11.")
+    python = find_python(rctx)
     rctx.file("BUILD.bazel", "")
     lines = ['"""The content of TOML files."""', ""]
     for file, name in rctx.attr.files.items():
