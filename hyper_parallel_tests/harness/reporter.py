@@ -69,6 +69,8 @@ class Reporter:
         yield "verdict", verdict.kind
         yield "contracts", " ".join(info.contracts)
         yield "cards", self._options.cards
+        if self._options.jobs:
+            yield "jobs", True
         if self.engine_version:
             yield "engine", self._options.engine
             yield "engine_version", self.engine_version

@@ -80,7 +80,7 @@ def _reproduction(case: Case) -> str:
         return f"{_PACKAGE}/engines/{case.engine}/{case.reproduction}"
     return (
         f"python -m {_PACKAGE}.harness.launch --engine {case.engine or 'torch_native'} "
-        f"--cards {case.cards} '{case.nodeid}'"
+        f"--cards {case.cards}{' --jobs' if case.jobs else ''} '{case.nodeid}'"
     )
 
 

@@ -116,6 +116,12 @@ def test_plain_text(tmp_path):
     ]
 
 
+def test_a_case_of_jobs_can_be_run_again(tmp_path):
+    """The command starts it as it was started."""
+    runs = [Run.of([ran("assertion", cards=4, jobs=True)])]
+    assert "--cards 4 --jobs '" in text(runs, rows(changed(tmp_path, {}), runs))
+
+
 def test_markdown(tmp_path):
     """A row a contract with its sentence, whose bars do not break the table."""
     runs = [Run.of([BROKEN])]

@@ -29,6 +29,7 @@ class Case:
         headline: one line on what it did, empty where it passed.
         contracts: ids that it cites.
         cards: how many ranks it ran on.
+        jobs: whether one rank ran it, which started jobs on the cards.
         engine, engine_version: what it ran on, empty where it saw no engine.
         reproduction: the script in the engine's expectations folder, for a defect that is known.
         fault: the deliberate defect that it ran with: such a case says nothing about the engine.
@@ -40,6 +41,7 @@ class Case:
     headline: str = ""
     contracts: tuple[str, ...] = ()
     cards: int = 1
+    jobs: bool = False
     engine: str = ""
     engine_version: str = ""
     reproduction: str = ""
@@ -180,6 +182,7 @@ def _case(element: ElementTree.Element) -> Case:
         headline=_headline(said.get("headline") or ("" if told is None else told.get("message", ""))),
         contracts=tuple(said.get("contracts", "").split()),
         cards=int(said.get("cards", 1)),
+        jobs="jobs" in said,
         engine=said.get("engine", ""),
         engine_version=said.get("engine_version", ""),
         reproduction=said.get("reproduction", ""),

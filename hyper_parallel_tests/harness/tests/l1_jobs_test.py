@@ -137,6 +137,12 @@ def test_baselines_apart(tmp_path: Path):
     assert (run.code, len(run.cases)) == (0, 2)
 
 
+def test_reports_tell_of_jobs(run):
+    """Who reads the report can run the case again as it ran."""
+    said = run["test_results"].properties
+    assert (said["cards"], said["jobs"]) == ("4", "True")
+
+
 def test_without_jobs(tmp_path: Path):
     """Where the launch has no jobs a case that starts one is told how to have them."""
     run = launch(tmp_path, "jobs_program", "-k", "partial", cards=1)
