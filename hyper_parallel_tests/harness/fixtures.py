@@ -1,4 +1,4 @@
-"""What a case may ask for by name: `engine`, `world`, `ledger`, `artifacts`."""
+"""What a case may ask for by name: `engine`, `world`, `ledger`, `artifacts`, `steps`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hyper_parallel_tests.harness.marks import MARKERS
+from hyper_parallel_tests.harness.marks import MARKERS, steps_of
 from hyper_parallel_tests.harness.world import engine_called
 
 if TYPE_CHECKING:
@@ -74,3 +74,14 @@ def artifacts(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Pa
     folder = pytestconfig.stash[_FOLDER] / "artifacts" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def steps(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> int:
+    """How many steps this case trains in this run: the mark `steps` says it for each size, `--steps` for all."""
+    found = steps_of(request.node, pytestconfig.stash[_OPTIONS])
+    if found is None:
+        pytest.fail(
+            "steps is for a case that says how many: @pytest.mark.steps(200, nightly=2000, weekly=20000, seconds=0.1)"
+        )
+    return found

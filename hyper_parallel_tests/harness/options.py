@@ -11,6 +11,9 @@ from absl import flags
 
 _FLAGS = flags.FlagValues()
 
+# Longer runs than the default one, which is for every change.
+SIZES = ("nightly", "weekly")
+
 flags.DEFINE_integer("cards", 1, "ranks to start, one per card", lower_bound=1, flag_values=_FLAGS)
 flags.DEFINE_bool(
     "jobs",
@@ -35,6 +38,12 @@ flags.DEFINE_float(
     "seconds that a case may take which sets no limit of its own (default: 60)",
     lower_bound=0.0,
     flag_values=_FLAGS,
+)
+flags.DEFINE_enum(
+    "size", "default", ["default", *SIZES], "how long the cases train that carry the mark steps", flag_values=_FLAGS
+)
+flags.DEFINE_integer(
+    "steps", None, "training steps of those cases, in place of what their size says", lower_bound=1, flag_values=_FLAGS
 )
 flags.DEFINE_bool(
     "survey",
@@ -76,6 +85,8 @@ class Options:
     fault: str = ""
     faults: tuple[str, ...] = ()
     watchdog: float | None = None
+    size: str = "default"
+    steps: int | None = None
     survey: bool = False
     baselines: str = ""
     startup: float = 120.0
@@ -159,6 +170,8 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
         fault=_FLAGS.fault,
         faults=tuple(_FLAGS.faults),
         watchdog=_FLAGS.watchdog or None,
+        size=_FLAGS.size,
+        steps=_FLAGS.steps,
         survey=_FLAGS.survey,
         baselines=_FLAGS.baselines,
         startup=_FLAGS.startup,

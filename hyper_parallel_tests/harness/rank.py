@@ -233,7 +233,7 @@ class _Reporter:
     # -- the loop
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        cases = tuple(_case_info(item) for item in session.items)
+        cases = tuple(_case_info(item, self._orders.options) for item in session.items)
         version = str(getattr(fixtures.engine_of(session.config), "version", ""))
         self._send(channel.Collected(cases, tuple(self._errors), version, self._deselected))
         self.announced = True
@@ -298,10 +298,12 @@ class _Reporter:
         return ["a child process that the case forked came back from the case; end such a child with os._exit()"]
 
 
-def _case_info(item: pytest.Item) -> channel.CaseInfo:
+def _case_info(item: pytest.Item, options: Options) -> channel.CaseInfo:
     doc = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().partition("\n")[0]
     own = item.get_closest_marker("own_process_group") is not None
-    return channel.CaseInfo(item.nodeid, item.location, marks.contracts_of(item), marks.watchdog_of(item), own, doc)
+    return channel.CaseInfo(
+        item.nodeid, item.location, marks.contracts_of(item), marks.limit_of(item, options), own, doc
+    )
 
 
 def _phase(report: pytest.TestReport, call: pytest.CallInfo[None]) -> channel.Phase:

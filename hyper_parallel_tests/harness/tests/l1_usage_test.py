@@ -24,8 +24,19 @@ PURE = "--layer=l0"
         (["--cards=two", "."], "cards"),
         (["--cards=2", "--pdb-rank=2", "."], "ranks are 0..1"),
         (["--device=tpu", "."], "device"),
+        (["--size=hourly", "."], "size"),
+        (["--steps=0", "."], "steps"),
     ],
-    ids=["no such file", "no file", "no card", "cards in words", "no such rank", "no such device"],
+    ids=[
+        "no such file",
+        "no file",
+        "no card",
+        "cards in words",
+        "no such rank",
+        "no such device",
+        "no such size",
+        "no steps",
+    ],
 )
 def test_wrong_usage(tmp_path: Path, words, says):
     """What the launcher cannot do is told before any rank starts."""
@@ -41,6 +52,7 @@ def test_wrong_usage(tmp_path: Path, words, says):
     [
         ("plain_program", ["-k", "("], "Wrong expression passed to '-k'"),
         ("bad_mark_program", [], "watchdog takes one positive number of seconds, got ('soon',)"),
+        ("bad_steps_program", [], "steps takes positive numbers like steps(200, nightly=2000, weekly=20000"),
     ],
 )
 def test_refused_by_pytest(tmp_path: Path, program, words, says):
@@ -66,6 +78,25 @@ def test_file_elsewhere(tmp_path: Path):
         run = running.end()
     assert (run.code, list(run.cases)) == (0, ["test_environment"])
     assert "copied_program.py::test_environment" in run.terminal
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "limit"),
+    [
+        ([], 200, 160),
+        (["--size=nightly"], 2000, 1060),
+        (["--size=weekly"], 20000, 10060),
+        (["--size=weekly", "--steps=3"], 3, 61.5),
+        (["--steps=10", "--watchdog=30"], 10, 35),
+    ],
+    ids=["default", "nightly", "weekly", "steps", "watchdog"],
+)
+def test_steps(tmp_path: Path, words, steps, limit):
+    """A long run gets the steps of its size, or those that were asked for, and the time that they take."""
+    run = launch(tmp_path, "steps_program", PURE, *words)
+    assert f"AssertionError: {steps} steps" in run["test_long"].text
+    assert f"s of {limit:.0f} s" in run["test_long"].text
+    assert "steps is for a case that says how many" in run["test_unsaid"].text
 
 
 def test_survey(tmp_path: Path):

@@ -23,7 +23,8 @@ class Made(TorchDispatchMode):
         most: the most bytes of them that were held at once.
 
     It goes by the storages themselves and not by Python's tensors, since what the graph saves has no Python tensor, and
-    an engine may keep things in places that `saved_tensors_hooks` does not see. Operators of other threads are not seen.
+    an engine may keep things in places that `saved_tensors_hooks` does not see. Operators of other threads are not
+    seen.
     """
 
     def __init__(self, device: torch.device | None) -> None:
