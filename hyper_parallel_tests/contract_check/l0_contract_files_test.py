@@ -174,9 +174,10 @@ def test_a_file_in_another_encoding_is_an_error(tmp_path):
 
 
 def test_the_plan_has_its_cases_of_every_level():
-    """Thirteen, ten and six; their ids tell the layers that they are listed with."""
+    """Thirteen, ten and six of FSDP, scenarios and long runs; their ids tell the layers that they are listed with."""
     cases = plan_cases()
-    assert [sum(one.startswith(f"FSDP-L{level}-") for one in cases) for level in (1, 2, 3)] == [13, 10, 6]
+    kinds = ("FSDP-L1-", "FSDP-L2-", "FSDP-L3-", "IX-", "EN-")
+    assert [sum(one.startswith(kind) for one in cases) for kind in kinds] == [13, 10, 6, 23, 6]
     assert {one: layer_of(one) for one in cases} == cases
 
 

@@ -42,7 +42,8 @@ _PLAN_LAYERS = {
     "2": dict.fromkeys(range(1, 11), "l3") | dict.fromkeys((1, 2, 7, 8), "l2"),
     "3": dict.fromkeys(range(1, 7), "l2") | {3: "l3"},
 }
-_WHOLE_LAYERS = {"IX": "l3", "EN": "l4"}
+# Where capabilities meet, and long runs: prefix -> layer and how many are planned.
+_WHOLE_LAYERS = {"IX": ("l3", 23), "EN": ("l4", 6)}
 
 
 class ContractError(ValueError):
@@ -126,17 +127,23 @@ def layer_of(contract_id: str) -> str:
     elif found := re.fullmatch(r"[A-Z]{2,4}-([0-4])-\d\d", contract_id):
         return f"l{found[1]}"
     elif (found := re.fullmatch(r"([A-Z]{2})-\d\d", contract_id)) and found[1] in _WHOLE_LAYERS:
-        return _WHOLE_LAYERS[found[1]]
+        return _WHOLE_LAYERS[found[1]][0]
     raise ContractError(f"{contract_id!r} is no contract id: expected a form like COL-1-03, FSDP-L1-09, IX-07 or EN-02")
 
 
 def plan_cases() -> dict[str, str]:
-    """Every case of the FSDP plan (S1), in its order: contract id -> layer."""
-    return {
+    """Every case of the FSDP plan (S1), every scenario and every long run, in their order: contract id -> layer."""
+    fsdp = {
         f"FSDP-L{level}-{number:02}": layers[number]
         for level, layers in _PLAN_LAYERS.items()
         for number in sorted(layers)
     }
+    whole = {
+        f"{prefix}-{number:02}": layer
+        for prefix, (layer, count) in _WHOLE_LAYERS.items()
+        for number in range(1, count + 1)
+    }
+    return fsdp | whole
 
 
 def load_contracts(root: Path) -> dict[str, Contract]:

@@ -87,6 +87,7 @@ def test_a_plan_case_without_contract_is_a_hole(tmp_path):
     assert "FSDP-L1-13: no contract" in holes(everything)
     assert "FSDP-L2-03: no contract" in holes(everything)
     assert "FSDP-L2-03: no contract" not in holes(everything, ["l1", "l2"])
+    assert {"IX-23: no contract", "EN-06: no contract"} <= {*holes(everything, ["l3", "l4"])}
 
 
 def test_domains_and_layers_choose_rows(tmp_path):

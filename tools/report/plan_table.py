@@ -68,14 +68,15 @@ def rows(tree: Tree, domains: Collection[str] = (), layers: Collection[str] = ()
 
 
 def holes(table: list[Row], layers: Collection[str] = (), *, whole: bool = True) -> list[str]:
-    """What is missing between the plan (S1) and assertions, one line each.
+    """What is missing between what is planned (S1, scenarios, long runs) and assertions, one line each.
 
     Args:
         table: from `rows`.
         layers: as for `rows`.
         whole: whether the table has all domains, so that a plan case without a contract is missing.
     """
-    planned = [row for row in table if re.search(r"\bS1\b", row.contract.source)]
+    cases = plan_cases()
+    planned = [row for row in table if row.contract.id in cases or re.search(r"\bS1\b", row.contract.source)]
     found = [f"{row.contract.id}: {row.problem}" for row in planned if row.problem]
     for contract in dict.fromkeys(row.contract for row in planned):
         mine = [row for row in planned if row.contract is contract and row.case]
@@ -83,7 +84,7 @@ def holes(table: list[Row], layers: Collection[str] = (), *, whole: bool = True)
             found.append(f"{contract.id}: no case of its layer, {contract.layer}")
     if whole:
         known = {row.contract.id for row in table}
-        wanted = [one for one, layer in plan_cases().items() if not layers or layer in layers]
+        wanted = [one for one, layer in cases.items() if not layers or layer in layers]
         found += [f"{one}: no contract" for one in wanted if one not in known]
     return found
 
