@@ -60,6 +60,22 @@ def accumulate(model: nn.Module, rows: Sequence[Batch]) -> Tensor:
     return total
 
 
+def into_main_grads(param: nn.Parameter) -> None:
+    """Adds a gradient to what the window has so far as soon as it is there."""
+    param.main_grad += param.grad
+    param.grad = None
+
+
+def accumulate_apart(model: nn.Module, rows: Sequence[Batch]) -> Tensor:
+    """As `accumulate`, with gradients summed over ranks in each batch and added up in `main_grad`."""
+    for param in model.parameters():
+        param.main_grad = torch.zeros_like(param)
+    parts = [mlp_loss(model, one) / len(rows) for one in rows]
+    for part in parts:
+        part.backward()
+    return torch.stack(parts).detach().sum()
+
+
 def clip_on_one_card(model: nn.Module, bound: float) -> Tensor:
     return nn.utils.clip_grad_norm_(model.parameters(), bound)
 
@@ -82,6 +98,42 @@ def test_trains_as_a_single_card_does(engine, world, ledger, width, window, boun
     baseline = train_baseline(
         mlp(width).to(world.device),
         windows(world, window, width),
+        accumulate,
+        optimizer=optimizer,
+        backward=None,
+        before_update=partial(clip_on_one_card, bound=BOUNDS[bound]),
+    )
+    assert_parity(candidate, baseline, ledger["fsdp_1d_fp32"])
+
+
+@contract("IX-11")
+@each_width
+@each_bound
+def test_main_grads_train_as_a_single_card_does(engine, world, ledger, width, bound):
+    """Where gradients leave for `main_grad` as they come, that is what is clipped: its norm and the training hold."""
+    model = sharded(engine, world, width)
+    for param in model.parameters():
+        param.register_post_accumulate_grad_hook(into_main_grads)
+
+    def clip(model: nn.Module) -> Tensor:
+        norm = engine.clip_grad_norm_(model.parameters(), BOUNDS[bound])
+        for param in model.parameters():
+            assert param.grad is None, "a gradient is beside the main one"
+            param.grad = param.main_grad
+        return norm
+
+    candidate = train(
+        model,
+        mine(world, 3, width),
+        accumulate_apart,
+        optimizer=optimizer,
+        average=mean_over_ranks,
+        backward=None,
+        before_update=clip,
+    )
+    baseline = train_baseline(
+        mlp(width).to(world.device),
+        windows(world, 3, width),
         accumulate,
         optimizer=optimizer,
         backward=None,

@@ -6,12 +6,17 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+from torch import Tensor
 
 from hyper_parallel_tests.harness import (
     World,
+    assert_close,
     assert_parity,
     contract,
+    in_clean_process,
     mean_over_ranks,
+    trace,
     train,
     train_baseline,
 )
@@ -21,6 +26,7 @@ from hyper_parallel_tests.interactions.attention import (
     batches,
     loss,
     optimizer,
+    outputs,
     part,
     whole,
     with_divided_sequence,
@@ -29,6 +35,8 @@ from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
 
 HERE = scenario("IX-06")
+# What carries keys, values and gradients of each style between the ranks.
+CARRIERS = {"ulysses": "all_to_all", "all_gather": "all_gather"}
 
 each_style = pytest.mark.parametrize("style", STYLES)
 each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
@@ -64,6 +72,33 @@ def test_trains_as_a_single_card_does(engine, world, ledger, style, asynchronous
     )
     baseline = train_baseline(whole(world), batches(world), loss, optimizer=optimizer)
     assert_parity(candidate, baseline, ledger["cp_fsdp_fp32"])
+
+
+@contract("IX-06")
+@each_style
+@each_way
+def test_output_is_that_of_this_ranks_tokens(engine, world, ledger, style, asynchronous):
+    """The attention's output, and with it the gradient of its input, are the single card's at this rank's tokens."""
+    found = outputs(sharded(engine, world, style, asynchronous), mine(world)[0], world.rank, world.size)
+    expected: dict[str, Tensor] = in_clean_process(outputs, whole(world), batches(world)[0])
+    here = {name: one.chunk(world.size, 1)[world.rank] for name, one in expected.items()}
+    assert_close(found, here, ledger["cp_fsdp_fp32"], what="attention")
+
+
+@contract("IX-06")
+@each_style
+@each_way
+def test_ranks_communicate_in_one_order(engine, world, style, asynchronous):
+    """In each step all ranks start gathering, transfers of attention and reduction in the same order."""
+    model = sharded(engine, world, style, asynchronous)
+    for batch in mine(world)[:2]:
+        with trace.collectives() as step:
+            loss_here(world)(model, batch).backward()
+        orders: list[Any] = [None] * world.size
+        dist.all_gather_object(orders, step.lines())
+        kinds = {line.split()[0] for line in step.lines()}
+        assert {"all_gather", "reduce_scatter", CARRIERS[style]} <= kinds, f"only {kinds} were seen"
+        assert orders == [step.lines()] * world.size
 
 
 @contract("IX-06")
