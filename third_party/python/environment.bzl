@@ -15,7 +15,7 @@ carries the environment's digest). Two modes:
 python3.11 on PATH).
 """
 
-load(":interpreter.bzl", "find_python")
+load(":interpreter.bzl", "check_version", "find_python")
 
 # The variables that describe.py reads: a change of one makes the description stale.
 _ACCELERATOR_VARIABLES = {
@@ -101,7 +101,7 @@ def _existing_environment_impl(rctx):
     if not existing:
         rctx.file("BUILD.bazel", "")
         return
-    _write(rctx, _check_version(rctx, existing), None)
+    _write(rctx, check_version(rctx, existing), None)
 
 def _write(rctx, python, site):
     described = _describe(rctx, python, site != None)

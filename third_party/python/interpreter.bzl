@@ -16,9 +16,18 @@ def find_python(rctx):
         fail(("No python{version} on PATH, which the locked packages are for. Install it (Debian: python{version} and " +
               "python3-pip; pyenv: 'pyenv install {version}'), or name one with " +
               "--repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{version}.").format(version = _VERSION))
-    return _check_version(rctx, str(found))
+    return check_version(rctx, str(found))
 
-def _check_version(rctx, python):
+def check_version(rctx, python):
+    """Fails where an interpreter does not run or is not of the version that the locks are for.
+
+    Args:
+      rctx: the context of the repository rule that needs it.
+      python: its path.
+
+    Returns:
+      Its path.
+    """
     done = rctx.execute([python, "-I", "-c", "import sys; print('%s %d.%d' % ((sys.implementation.name,) + sys.version_info[:2]))"])
     if done.return_code:
         fail("{} does not run: {}\nName another with --repo_env=HYPER_PARALLEL_TESTS_INTERPRETER=/path/to/python{}.".format(
