@@ -83,7 +83,9 @@ def _reachable() -> list[torch.Tensor]:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    # An engine's distributed tensor may refuse to be asked.
+    local = getattr(tensor, "_local_tensor", tensor)
+    return local.numel() * local.element_size()
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
