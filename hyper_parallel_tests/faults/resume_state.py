@@ -50,6 +50,7 @@ def _seen_alone(id: str, symptom: str, keys: str) -> None:
 _in_a_run(
     "parameters-fresh", "Behind a restart the loss is that of untrained weights.", r"model\.layers\.\d\.up\.weight"
 )
+_in_a_run("buffers-fresh", "Behind a restart running statistics begin anew.", r"model\.calls$")
 _in_a_run("first-moment-lost", "The loss jumps a little behind each restart.", r"optimizer\.state\..*\.exp_avg$")
 _in_a_run("second-moment-lost", "The loss jumps up behind each restart.", r"optimizer\.state\..*\.exp_avg_sq$")
 _in_a_run("update-count-lost", "AdamW corrects its bias anew behind each restart.", r"optimizer\.state\..*\.step$")

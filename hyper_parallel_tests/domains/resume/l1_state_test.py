@@ -12,11 +12,13 @@ from hyper_parallel_tests.domains.resume.runs import EVERYTHING, begun, made
 from hyper_parallel_tests.harness import assert_equal, contract
 
 STEPS, MICRO_BATCHES = 3, 2
+# Of a target's cards.
+LAYOUTS = {1: "one", 2: "fsdp"}
 
 
 def in_the_middle(world: Any) -> Any:
     """A trainer in the middle of a window, a warm-up, an epoch, a log interval, and a pair of normal numbers."""
-    trainer = begun(world, EVERYTHING, "fsdp", steps=STEPS, micro_batches=MICRO_BATCHES)
+    trainer = begun(world, EVERYTHING, LAYOUTS[world.size], steps=STEPS, micro_batches=MICRO_BATCHES)
     random.gauss(0, 1), np.random.randn()
     return trainer
 
@@ -27,7 +29,7 @@ def test_restored(engine, world, artifacts):
     trainer = in_the_middle(world)
     expected = ingredients(trainer)
     trainer.save_checkpoint(artifacts / "checkpoint")
-    fresh = made(world, EVERYTHING, "fsdp", stranger=True)
+    fresh = made(world, EVERYTHING, LAYOUTS[world.size], stranger=True)
     fresh.load_checkpoint(artifacts / "checkpoint")
     assert_equal(ingredients(fresh), expected, what="ingredients")
 

@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from hyper_parallel_tests.domains.resume.runs import (
-    EVERYTHING,
-    PLAIN,
-    Plan,
-    Ran,
-    assert_same_run,
-    cards_of,
-    continued,
-    ran,
-    saved,
-)
+from hyper_parallel_tests.domains.resume.runs import EVERYTHING, PLAIN, Plan, cards_of, continued, ran, saved
+from hyper_parallel_tests.domains.resume.tracks import Ran, assert_same_run
 from hyper_parallel_tests.harness import World, assert_equal, contract, jobs
 
 STEPS = 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hyper_parallel_tests.domains.resume.runs import EVERYTHING, assert_same_run, continued, ran, saved
+from hyper_parallel_tests.domains.resume.runs import EVERYTHING, continued, ran, saved
+from hyper_parallel_tests.domains.resume.tracks import assert_same_run
 from hyper_parallel_tests.harness import contract, jobs
 
 LAYOUT, CARDS, STEPS = "fsdp", 2, 3

@@ -19,6 +19,7 @@ from hyper_parallel_tests.models.seeding import Batch, build, generator
 __all__ = ["LAYOUTS", "Network", "Rows", "divided", "loss_of", "network", "pipelined", "rows", "validation_rows"]
 
 WIDTH, INNER, DEPTH = 4, 6, 2
+GROWTH = 64
 LAYOUTS = {
     "one": {},
     "fsdp": {"fsdp": 2},
@@ -45,15 +46,21 @@ class Network(nn.Module):
     """Layers by number, (rows, WIDTH) in and out; with targets, as the last stage gets them, a loss.
 
     Attributes:
+        calls: how many forwards in training there were, by each of which the inputs grow, unless it does not grow.
         streams: a tracker with a stream `noise`, from which each forward in training takes a number for its inputs.
     """
 
     def __init__(self, layers: range = range(DEPTH), dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.ModuleDict({str(number): Layer(dropout) for number in layers})
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.grows = True
         self.streams: Any = None
 
     def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
+        if self.training:
+            hidden = hidden * (1 + self.calls / GROWTH)
+            self.calls += self.grows
         if self.streams is not None and self.training:
             with self.streams.fork("noise"):
                 hidden = hidden + 0.1 * torch.rand(())

@@ -24,6 +24,10 @@ def parameters(trainer: Any) -> dict[str, Tensor]:
     return {name: full(one) for name, one in trainer.model.named_parameters()}
 
 
+def buffers(trainer: Any) -> dict[str, Tensor]:
+    return {name: full(one) for name, one in trainer.model.named_buffers()}
+
+
 def optimizer_values(trainer: Any) -> dict[str, Tensor]:
     """Moments and step counts, by the names of the parameters whose they are."""
     names = names_of_parameters(trainer)
@@ -147,6 +151,7 @@ def frozen(trainer: Any) -> dict[str, Tensor]:
 
 INGREDIENTS: dict[str, Callable[[Any], dict[str, Tensor]]] = {
     "parameters": parameters,
+    "buffers": buffers,
     "optimizer_values": optimizer_values,
     "learning_rates": optimizer_setting("lr"),
     "betas": optimizer_setting("betas"),

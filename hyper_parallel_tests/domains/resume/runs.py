@@ -1,23 +1,22 @@
-"""Runs of a trainer: from the start, to a checkpoint, from a checkpoint, and what is seen of them."""
+"""Runs of a trainer: from the start, to a checkpoint, and from a checkpoint."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hyper_parallel_tests.domains.resume.networks import (
     DEPTH,
     LAYOUTS,
-    Network,
+    Rows,
     divided,
     loss_of,
     network,
@@ -25,20 +24,16 @@ from hyper_parallel_tests.domains.resume.networks import (
     rows,
     validation_rows,
 )
-from hyper_parallel_tests.harness import World, assert_equal, assert_parity
-from hyper_parallel_tests.harness.judging.comparison import full
-from hyper_parallel_tests.harness.judging.parity import Step, Track
+from hyper_parallel_tests.domains.resume.tracks import Ran, Seen, recorder
+from hyper_parallel_tests.harness import World
 
 __all__ = [
     "EVERYTHING",
     "PLAIN",
     "Plan",
-    "Ran",
-    "assert_same_run",
     "begun",
     "cards_of",
     "continued",
-    "joined",
     "made",
     "ran",
     "saved",
@@ -55,6 +50,7 @@ class Plan:
         noisy: whether rows and inputs get noise from Python's, NumPy's and a stream's generator.
         changes: whether betas, weight decay and learning rates are changed after the first step.
         frozen: name of a parameter that is not trained.
+        grows: whether a buffer counts forwards, on which they depend.
     """
 
     settings: tuple[str, ...] = ()
@@ -62,6 +58,7 @@ class Plan:
     noisy: bool = False
     changes: bool = False
     frozen: str = ""
+    grows: bool = True
 
     def also(self, *settings: str) -> Plan:
         """With further settings."""
@@ -95,43 +92,26 @@ EVERYTHING = Plan(
 second epoch has begun. The best value is to be the largest, so that it is an early one and later ones are worse."""
 
 
-@dataclass
-class Ran:
-    """What is seen of a run, equal on all ranks but for what is each rank's own.
-
-    Attributes:
-        track: loss, gradients and parameters of each step.
-        facts: for each step learning rates, loss scale, place in the data and rows of the next batch.
-        log: records of the callback `logging`.
-        best: state of the callback `best_metric`.
-    """
-
-    track: Track
-    facts: list[dict[str, Tensor]] = field(default_factory=list)
-    log: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] = field(default_factory=dict)
-
-    def behind(self, steps: int) -> Ran:
-        """The run without its first steps."""
-        start = self.track.steps[steps - 1].params
-        track = replace(self.track, steps=self.track.steps[steps:], start=start)
-        log = [record for record in self.log if record["step"] > steps]
-        return Ran(track, self.facts[steps:], log, self.best)
-
-
 def cards_of(layout: str) -> int:
     """How many ranks a layout has."""
     return math.prod(LAYOUTS[layout].values())
 
 
 def made(
-    world: World, plan: Plan, layout: str, *, stranger: bool = False, more: tuple[Callable[[Any], Any], ...] = ()
+    world: World,
+    plan: Plan,
+    layout: str,
+    *,
+    stranger: bool = False,
+    more: tuple[Callable[[Any], Any], ...] = (),
+    validation: Rows | None = None,
 ) -> Any:
     """A trainer of a plan on a layout.
 
     Args:
         stranger: other weights, other seeds of everything, another loss scale: what a restore must replace.
         more: further callbacks.
+        validation: rows in the place of those of the plans.
     """
     engine, dims = world.engine, LAYOUTS[layout]
     seeds = ("--training.seed=77", "--data.seed=78", "--loss_scale.init_scale=32") if stranger else ()
@@ -148,14 +128,14 @@ def made(
         random.seed(79)
         np.random.seed(79)
     streams = _streams(engine, plan, stranger)
-    model.streams = streams
+    model.streams, model.grows = streams, plan.grows
     trainer = engine.BaseTrainer(
         config,
         model,
         loss_of,
         rows(plan.noisy),
         mesh=mesh,
-        validation_dataset=validation_rows(),
+        validation_dataset=validation or validation_rows(),
         forward_backward=pipelined(world, model, mesh) if "pp" in dims else None,
         rng_tracker=streams,
         callbacks=(*more, *((partial(_changer, engine),) if plan.changes else ())),
@@ -167,9 +147,9 @@ def made(
 
 def observed(world: World, plan: Plan, layout: str, *, stranger: bool = False) -> tuple[Any, Callable[[Any], Ran]]:
     """A trainer whose steps are written down, and what gives the run so far, from the trainer."""
-    seen = _Seen()
-    trainer = made(world, plan, layout, stranger=stranger, more=(partial(_recorder, world.engine, seen),))
-    return trainer, partial(_found, seen)
+    seen = Seen()
+    trainer = made(world, plan, layout, stranger=stranger, more=(partial(recorder, world.engine, seen),))
+    return trainer, seen.run_of
 
 
 def ran(world: World, plan: Plan, layout: str, steps: int | None = None) -> Ran:
@@ -202,57 +182,6 @@ def continued(world: World, plan: Plan, layout: str, folder: Path) -> Ran:
     return seen(trainer)
 
 
-def assert_same_run(found: Ran, expected: Ran, tolerance: Any) -> None:
-    """Holds a run that was resumed to the one that was not."""
-    assert_parity(
-        found.track, expected.track, tolerance, own_because="the uninterrupted run is what a resumed one is held to"
-    )
-    assert_equal(found.facts, expected.facts, what="facts of the steps")
-    assert found.best == expected.best
-    assert found.log == expected.log
-
-
-@dataclass
-class _Seen:
-    start: dict[str, Tensor] = field(default_factory=dict)
-    grads: dict[str, Tensor] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    facts: list[dict[str, Tensor]] = field(default_factory=list)
-
-
-def _found(seen: _Seen, trainer: Any) -> Ran:
-    best = next((one.state_dict() for one in trainer.callbacks if one.name == "best_metric"), {})
-    return Ran(Track(tuple(seen.steps), seen.start), seen.facts, trainer.state.log_history, best)
-
-
-def _recorder(engine: Any, seen: _Seen, trainer: Any) -> Any:
-    """A callback that writes down each step in full."""
-
-    class Recorder(engine.Callback):
-        name = "recorder"
-
-        def on_train_begin(self, state: Any) -> None:
-            seen.start = seen.start or _full(self.trainer.model)
-
-        def on_pre_optimizer_step(self, state: Any, *, grad_norm: float | None) -> None:
-            named = self.trainer.model.named_parameters()
-            seen.grads = {name: full(one.grad) for name, one in named if one.grad is not None}
-
-        def on_step_end(self, state: Any, *, loss: float, grad_norm: float | None) -> None:
-            seen.steps.append(Step(loss, _norm(seen.grads), seen.grads, _full(self.trainer.model)))
-            loader = self.trainer.train_dataloader
-            seen.facts.append(
-                {
-                    "lr": torch.tensor([float(group["lr"]) for group in self.trainer.optimizer.param_groups]),
-                    "scale": torch.tensor(self.trainer.scaler.get_scale()),
-                    "place": torch.tensor([state.global_step, state.micro_step, loader.epoch, loader.position]),
-                    "rows": torch.tensor(loader.next_rows()),
-                }
-            )
-
-    return Recorder(trainer)
-
-
 def _changer(engine: Any, trainer: Any) -> Any:
     """A callback by which a user changes settings after the first step: what no configuration knows."""
 
@@ -281,23 +210,3 @@ def _stage(world: World) -> range:
     """The layers of this rank's stage, of two."""
     half = DEPTH // 2
     return range(world.rank * half, (world.rank + 1) * half)
-
-
-def _norm(grads: dict[str, Tensor]) -> float:
-    return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in grads.values()))
-
-
-def _full(model: Network) -> dict[str, Tensor]:
-    return {name: full(one) for name, one in model.named_parameters()}
-
-
-def joined(stages: list[Ran]) -> Ran:
-    """One run of the runs of all ranks, of which each stage has seen its own layers."""
-    first = stages[0]
-    steps = []
-    for parts in zip(*(one.track.steps for one in stages), strict=True):
-        grads = {name: one for part in parts for name, one in part.grads.items()}
-        params = {name: one for part in parts for name, one in part.params.items()}
-        steps.append(Step(parts[0].loss, _norm(grads), grads, params))
-    start = {name: one for part in stages for name, one in part.track.start.items()}
-    return replace(first, track=Track(tuple(steps), start))

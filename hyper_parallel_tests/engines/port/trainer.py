@@ -89,9 +89,12 @@ class BaseTrainerMembers(Protocol):
         """
 
     def evaluate(self) -> dict[str, float]:
-        """Mean loss over the validation rows, a row of each rank at a time, with the model in its evaluation mode.
+        """Mean loss over the validation rows, each once, a row of a rank at a time, the model in its evaluation mode.
 
-        Neither the model's mode nor any generator is another one afterwards.
+        Neither the mode of any module nor any generator is another one afterwards.
+
+        Raises:
+            ValueError: the trainer has no validation rows.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,15 +111,19 @@ class BaseTrainerMembers(Protocol):
     def load_checkpoint(self, folder: Path | str) -> None:
         """Restores what ``save_checkpoint`` saved, the model divided over these ranks in any way, or into stages.
 
-        On as many ranks and the same mesh the next steps are bit for bit those of the saved run. On other ranks
-        generators start anew, with seeds of their own.
+        On as many ranks and the same mesh the next steps are bit for bit those of the saved run. On other ranks, or
+        another mesh of as many, generators start anew, with seeds of their own.
 
         Raises:
             ValueError or CheckpointException: the checkpoint is of another model, optimizer or data.
         """
 
     def resume(self) -> int | None:
-        """Restores the newest complete checkpoint of the callback ``checkpoint``: its step, None if there is none."""
+        """Restores the newest complete checkpoint of the callback ``checkpoint``: its step, None if there is none.
+
+        Raises:
+            ValueError: the trainer has no such callback, or as ``load_checkpoint``.
+        """
 
     def export(self, folder: Path | str, *, dtype: torch.dtype | None = None) -> None:
         """Saves the model alone as a distributed checkpoint, with the names and values of ``get_model_state_dict``.

@@ -24,7 +24,11 @@ from hyper_parallel_tests.engines.torch_native.rng import parallel_seed
 from hyper_parallel_tests.engines.torch_native.trainer import state as state_of
 from hyper_parallel_tests.engines.torch_native.trainer.callbacks import Callback, CheckpointCallback, in_order
 from hyper_parallel_tests.engines.torch_native.trainer.config import check_parallel_degrees
-from hyper_parallel_tests.engines.torch_native.trainer.random_state import seed_everything
+from hyper_parallel_tests.engines.torch_native.trainer.random_state import (
+    random_state,
+    seed_everything,
+    set_random_state,
+)
 from hyper_parallel_tests.engines.torch_native.trainer.settings import TrainerConfig
 
 __all__ = ["BaseTrainer", "TrainerState"]
@@ -80,6 +84,7 @@ class BaseTrainer:
         size = math.prod(degrees[name] for name in _DATA_DIMS)
         rank = 0 if mesh is None else parallel_seed(0, mesh, _DATA_DIMS)
         rows = config.training.global_batch_size // (size * config.training.gradient_accumulation_steps)
+        self._data_rank = rank
         self._loader = partial(StatefulDataLoader, rank=rank, size=size)
         self.train_dataloader = self._loader(
             dataset, rows, seed=config.data.seed, shuffle=config.data.shuffle, drop_last=config.data.drop_last
@@ -112,15 +117,24 @@ class BaseTrainer:
 
     def evaluate(self) -> dict[str, float]:
         """See the port."""
-        training, total, batches = self.model.training, 0.0, 0
+        if self._validation is None:
+            raise ValueError("there are no rows to evaluate: give the trainer a validation_dataset")
+        modes, drawn = [(one, one.training) for one in self.model.modules()], random_state(self.rng_tracker)
+        loader, total, rows = self._loader(self._validation, 1, shuffle=False), 0.0, 0
         self.model.eval()
         try:
             with torch.no_grad():
-                for batch in self._loader(self._validation, 1, shuffle=False):
-                    total, batches = total + _number(self.loss_fn(self.model, batch)), batches + 1
+                while loader.epoch == 0:
+                    # Rows that only fill up the last round are seen by all ranks and count for none.
+                    counts = loader.position + self._data_rank < len(self._validation)
+                    loss = _number(self.loss_fn(self.model, loader.next_batch()))
+                    if counts:
+                        total, rows = total + loss, rows + 1
         finally:
-            self.model.train(training)
-        return {"loss": self._mean_over_ranks(total / batches)}
+            for module, training in modes:
+                module.training = training
+            set_random_state(drawn, self.rng_tracker)
+        return {"loss": self._mean_over_ranks(total) / self._mean_over_ranks(rows)}
 
     def state_dict(self) -> dict[str, Any]:
         """See the port."""
@@ -137,7 +151,9 @@ class BaseTrainer:
 
     def resume(self) -> int | None:
         """See the port."""
-        manager = next(one.manager for one in self.callbacks if isinstance(one, CheckpointCallback))
+        manager = next((one.manager for one in self.callbacks if isinstance(one, CheckpointCallback)), None)
+        if manager is None:
+            raise ValueError("callbacks: checkpoint is not among them, so there is no folder to resume from; name it")
         step = manager.latest()
         if step is not None:
             self._load(manager.path(step), lambda target, _: manager.load(target, step))

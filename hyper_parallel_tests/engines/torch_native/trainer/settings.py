@@ -96,7 +96,9 @@ class Optimizer(Section):
 @dataclass(frozen=True)
 class LrSchedule(Section):
     name: str = setting(
-        "constant", "after the warm-up: constant, linear or cosine", one_of("constant", "linear", "cosine")
+        "constant",
+        "after the warm-up: constant, or falling to 0 at the end of the run, linear or as half a cosine",
+        one_of("constant", "linear", "cosine"),
     )
     warmup_steps: int = setting(0, "steps in which the learning rate rises in equal parts to the full one", at_least(0))
 

@@ -1,7 +1,8 @@
 """Everything that the next step of a trainer depends on, by flat keys: taken from it, read, and put back.
 
-What is each rank's own has the rank in its key: the generators, and the loss of a window that is open. On another
-number of ranks the generators start anew, from seeds that nobody has had.
+What is each rank's own has the rank in its key: the generators, and the loss of a window that is open. On other ranks,
+or another mesh of as many, the generators start anew, from seeds that nobody has had: which ranks have to draw the same
+numbers depends on the mesh.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def collect(trainer: Any) -> dict[str, Any]:
     """The whole state; tensors are the trainer's own."""
     found = _prefixed("model", get_model_state_dict(trainer.model))
     found |= _prefixed("optimizer", optimizer_state(trainer.model, trainer.optimizer))
-    found |= _prefixed("progress", _progress(trainer))
+    found |= _prefixed("progress", _progress(trainer)) | _ranks(trainer)
     found |= _prefixed("data", trainer.train_dataloader.state_dict())
     found |= _prefixed("scheduler", _scheduler(trainer))
     found |= _prefixed("scaler", trainer.scaler.state_dict())
@@ -113,8 +114,14 @@ def _progress(trainer: Any) -> dict[str, Any]:
         "global_step": state.global_step,
         "micro_step": state.micro_step,
         "should_stop": state.should_stop,
-        "world_size": dist.get_world_size(),
     }
+
+
+def _ranks(trainer: Any) -> dict[str, Any]:
+    """How many ranks there are, and how they lie."""
+    mesh = trainer.mesh
+    dims = () if mesh is None else zip(mesh.mesh_dim_names, mesh.shape, strict=True)
+    return {"ranks.size": dist.get_world_size(), "ranks.mesh": " ".join(f"{name}={n}" for name, n in dims if n > 1)}
 
 
 def _set_progress(trainer: Any, progress: Mapping[str, Any]) -> None:
@@ -124,8 +131,8 @@ def _set_progress(trainer: Any, progress: Mapping[str, Any]) -> None:
 
 
 def _set_own(trainer: Any, target: Mapping[str, Any]) -> None:
-    """What is each rank's own; where the ranks are others, the mean loss of the window and new seeds."""
-    if target["progress.world_size"] == dist.get_world_size():
+    """What is each rank's own; where ranks are others or lie otherwise, the mean loss of the window and new seeds."""
+    if target.items() >= _ranks(trainer).items():
         own = _part(f"rank_{dist.get_rank()}", target)
         trainer.state.window_loss = own["window_loss"]
         set_random_state(_part("random", own), trainer.rng_tracker)
