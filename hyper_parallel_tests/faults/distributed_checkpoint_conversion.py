@@ -80,3 +80,18 @@ def widens_bfloat16(patch: Patch) -> None:
             return original(value, dtype)
         patch.reached()
         return original(value.float(), dtype)
+
+
+@fault(
+    id="conversion-keeps-the-dtype",
+    symptom="Files that were to be in half the bytes are as large as the checkpoint.",
+    capability="checkpoint_export",
+    layer="l2",
+    must_fail=["CK-2-04"],
+)
+def keeps_the_dtype(patch: Patch) -> None:
+    @patch.around(f"{_OURS}:export_safetensors", parameters=("state_dict", "folder"))
+    def export(original: Any, state_dict: Any, folder: Any, *, dtype: Any = None, **options: Any) -> None:
+        if dtype is not None:
+            patch.reached()
+        original(state_dict, folder, **options)

@@ -29,6 +29,23 @@ def any_version(patch: Patch) -> None:
 
 
 @fault(
+    id="checkpoint-version-in-its-first-number",
+    symptom="A checkpoint that a little later version wrote is read as if it were of this one.",
+    capability="distributed_checkpoint",
+    layer="l0",
+    must_fail=["CK-0-02"],
+)
+def version_in_its_first_number(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.storage:Reader.read_metadata", parameters=("self",))
+    def read_metadata(original: Any, self: Any, *args: Any, **options: Any) -> Any:
+        found = FileSystemReader.read_metadata(self, *args, **options)
+        if (found.version or "").startswith("1."):
+            patch.reached()
+            return found
+        return original(self, *args, **options)
+
+
+@fault(
     id="checkpoint-version-not-written",
     symptom="No two checkpoints can be told apart by their format.",
     capability="distributed_checkpoint",

@@ -89,7 +89,9 @@ def test_version_is_kept(engine, tmp_path):
 
 
 @contract("CK-0-02")
-@pytest.mark.parametrize("version", ["99.0.0", "0.1", "", None], ids=["newer", "older", "empty", "none"])
+@pytest.mark.parametrize(
+    "version", ["99.0.0", "1.99.0", "0.1", "", None], ids=["newer", "near", "older", "empty", "none"]
+)
 def test_unknown_version_is_an_error(engine, tmp_path, version):
     """A checkpoint of an unknown format version is refused, the error has the version, and nothing is filled in."""
     metadata = engine.save({"t": torch.ones(2), "n": 1}, checkpoint_id=tmp_path)

@@ -1,7 +1,8 @@
-"""Saves to a file system that is full or read-only: each rank is told why, and what was complete is complete."""
+"""What a save does to a disk, and what it says of one that is full or read-only: what was complete is complete."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from hyper_parallel_tests.domains.distributed_checkpoint.managed import assert_holds, empty_state, state_of
+from hyper_parallel_tests.domains.distributed_checkpoint.moments import Change, each_change
 from hyper_parallel_tests.domains.distributed_checkpoint.small_disk import small_disk
 from hyper_parallel_tests.domains.distributed_checkpoint.ways import WAYS, Managed
 from hyper_parallel_tests.harness import contract, jobs
@@ -28,6 +30,61 @@ def loaded(world: Any, folder: Path, way: str, step: int, rows: int) -> None:
     state = empty_state(world.engine, world, rows)
     WAYS[way](world.engine, folder).load(step, state)
     assert_holds(world.engine, world, state, step, rows)
+
+
+def not_synced(world: Any, folder: Path) -> list[str]:
+    """Saves step 10, and gives what of it no rank has put on the disk as it is now, folders by their own names."""
+    synced, put_on_disk = set(), os.fsync
+
+    def state(found: os.stat_result) -> tuple[int, int, int]:
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def fsync(file: int) -> None:
+        put_on_disk(file)
+        synced.add(state(os.fstat(file)))
+
+    os.fsync = fsync
+    saved(world, folder, "manager", 10, FEW)
+    parts: list[Any] = [None] * world.size
+    dist.all_gather_object(parts, synced)
+    step = folder / "step-10"
+    return [path.name for path in (folder, step, *step.iterdir()) if state(path.stat()) not in set.union(*parts)]
+
+
+@contract("CK-1-03")
+def test_complete_is_on_the_disk(world, tmp_path):
+    """When a save has ended, its files and the names of them are on the disk, so that no power cut takes them."""
+    [left, _] = jobs.run(world, not_synced, tmp_path / "run", cards=CARDS)
+    assert left == []
+
+
+class Unwritable:
+    """A value that cannot be written."""
+
+    def __reduce__(self) -> Any:
+        raise ZeroDivisionError("this value cannot be written")
+
+
+def changes_of_a_failed_save(world: Any, folder: Path) -> list[Change]:
+    """What this rank takes away in the folder, in a save that fails on the last rank."""
+    seen: list[Change] = []
+    bad = {"bad": Unwritable()} if world.rank == world.size - 1 else {}
+    manager = Managed(world.engine, folder)
+    each_change(folder, seen.append)
+    try:
+        manager.save(10, state_of(world.engine, world, 10, FEW) | bad)
+    except manager.error:
+        return [one for one in seen if one[0] in ("rename", "delete")]
+    raise AssertionError("it was saved without an error")
+
+
+@contract("CK-1-03")
+def test_one_rank_alone_tidies_up(world, tmp_path):
+    """What a failed save leaves is deleted by one rank, before the error: a late one would delete the next save's."""
+    [first, last] = jobs.run(world, changes_of_a_failed_save, tmp_path / "run", cards=CARDS)
+    assert last == []
+    assert "delete" in [kind for kind, *_ in first]
+    assert [one.name for one in (tmp_path / "run").iterdir()] == [".writer"]
 
 
 def refused_in_one_launch(world: Any, folder: Path, way: str) -> str:

@@ -78,7 +78,7 @@ def test_one_file_runs_no_code(world, tmp_path):
 def test_into_safetensors(world, tmp_path, max_file_bytes):
     """The tensors of a checkpoint become files that the plain library reads, names joined by dots."""
     jobs.run(world, saved_by_tensors, tmp_path / "dcp", cards=CARDS)
-    jobs.run(world, converted, tmp_path / "dcp", tmp_path / "out", max_file_bytes, cards=1)
+    jobs.run(world, converted, tmp_path / "dcp", tmp_path / "out", {"max_file_bytes": max_file_bytes}, cards=1)
     found = read_plainly(tmp_path / "out")
     assert_equal(found["tensors"], {f"model.{name}": one for name, one in whole_model().items()})
     assert len(set(found["file"].values())) == (1 if max_file_bytes is None else 4)
@@ -91,9 +91,18 @@ def saved_by_tensors(world: Any, folder: Path) -> None:
     world.engine.save({"model": model, "step": 7}, checkpoint_id=folder)
 
 
-def converted(world: Any, source: Path, target: Path, max_file_bytes: int | None) -> None:
+def converted(world: Any, source: Path, target: Path, options: dict[str, Any]) -> None:
     dist.destroy_process_group()
-    world.engine.dcp_to_safetensors(source, target, max_file_bytes=max_file_bytes)
+    world.engine.dcp_to_safetensors(source, target, **options)
+
+
+@contract("CK-2-04")
+def test_into_safetensors_of_another_dtype(world, tmp_path):
+    """Tensors are rounded to the dtype that is asked for."""
+    jobs.run(world, saved_by_tensors, tmp_path / "dcp", cards=CARDS)
+    jobs.run(world, converted, tmp_path / "dcp", tmp_path / "out", {"dtype": torch.float16}, cards=1)
+    expected = {f"model.{name}": one.to(torch.float16) for name, one in whole_model().items()}
+    assert_equal(read_plainly(tmp_path / "out")["tensors"], expected)
 
 
 @contract("CK-2-04")

@@ -7,10 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from hyper_parallel_tests.domains.distributed_checkpoint.managed import (
-    assert_holds,
     empty_state,
     filled_folder,
     holding,
@@ -18,7 +16,7 @@ from hyper_parallel_tests.domains.distributed_checkpoint.managed import (
     state_of,
 )
 from hyper_parallel_tests.domains.distributed_checkpoint.setting import shared_folder
-from hyper_parallel_tests.harness import assert_equal, contract
+from hyper_parallel_tests.harness import contract
 
 NO_STEPS = {
     "word": "step-abc",
@@ -247,28 +245,3 @@ def test_ranks_agree_on_the_latest(engine, world):
         with engine.CheckpointManager(view) as other:
             assert other.steps() == [10]
             assert holding(engine, world, other) == 10
-
-
-@contract("CK-2-03")
-def test_plain_load_reads_it(engine, world):
-    """What the manager has saved is an ordinary distributed checkpoint."""
-    with filled_folder(engine, world, 10) as (manager, _):
-        state = empty_state(engine, world)
-        engine.load(state, checkpoint_id=manager.path(10))
-        assert_holds(engine, world, state, 10)
-
-
-@contract("CK-2-03")
-def test_objects_with_a_state(engine, world):
-    """An object with `state_dict` and `load_state_dict` is saved by the one and loaded by the other."""
-    layer, other = (torch.nn.Linear(3, 2).to(world.device) for _ in range(2))
-    expected = {name: one.detach().clone() for name, one in layer.state_dict().items()}
-    for one in expected.values():
-        torch.distributed.broadcast(one, 0)
-    layer.load_state_dict(expected)
-    with filled_folder(engine, world) as (manager, _):
-        manager.save(1, {"layer": layer})
-        states = {"layer": other}
-        manager.load(states)
-        assert states == {"layer": other}
-    assert_equal(dict(other.state_dict()), expected)

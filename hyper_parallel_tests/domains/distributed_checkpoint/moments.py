@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MOMENTS", "SHARD_BYTES", "kill_at"]
+__all__ = ["MOMENTS", "SHARD_BYTES", "Change", "each_change", "kill_at"]
 
 # More than any other file that a rank writes meanwhile, less than a shard.
 SHARD_BYTES = 64 * 1024
@@ -35,16 +35,24 @@ def kill_at(moment: str, folder: Path, step: int, victims: list[int]) -> None:
         return
     has_come, seen = MOMENTS[moment], []
 
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        change = _change(event, args)
-        if change is None or not any(Path(path).is_relative_to(folder) for path in change[1:] if path):
-            return
+    def kill(change: Change) -> None:
         if has_come(change, seen, f"step-{step}"):
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
             if victims[-1] == os.getpid():
                 signal.pause()
         seen.append(change)
+
+    each_change(folder, kill)
+
+
+def each_change(folder: Path, told: Callable[[Change], object]) -> None:
+    """From now on, tells of each change that this process is about to make in a folder. There is no way back."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        change = _change(event, args)
+        if change is not None and any(Path(path).is_relative_to(folder) for path in change[1:] if path):
+            told(change)
 
     sys.addaudithook(hook)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hyper_parallel_tests.engines.torch_native.checkpoint_manager.agreement import CheckpointError
-from hyper_parallel_tests.engines.torch_native.checkpoint_manager.manifest import MANIFEST, sync_folder, write_manifest
+from hyper_parallel_tests.engines.torch_native.checkpoint_manager.manifest import MANIFEST, sync, write_manifest
 from hyper_parallel_tests.engines.torch_native.checkpoint_manager.reading import GuardedReader
 
 __all__ = ["CheckpointFolder"]
@@ -77,7 +77,7 @@ class CheckpointFolder:
         GuardedReader(beside, files).read_metadata()
         write_manifest(beside, step, files)
         beside.rename(target)
-        sync_folder(self.root)
+        sync(self.root)
 
     def abandon(self, beside: Path) -> None:
         """Makes room of what will not be a checkpoint, as far as that is possible."""

@@ -20,6 +20,7 @@ from hyper_parallel_tests.engines.torch_native.checkpoint_manager.manifest impor
     check_file,
     entry_of,
     read_manifest,
+    sync,
 )
 from hyper_parallel_tests.engines.torch_native.checkpoint_manager.reading import GuardedReader, PlainPlanner
 from hyper_parallel_tests.engines.torch_native.distributed_checkpoint.storage import Writer
@@ -166,8 +167,9 @@ class CheckpointManager:
                 files = {name: entry for part in self._writers.together(mine) for name, entry in part.items()}
                 self._writers.first(partial(self._folder.commit, beside, target, step, files))
             except BaseException:
-                # What a full disk holds of it would make the next save fail too.
-                self._folder.abandon(beside)
+                # What a full disk holds would make the next save fail too; a rank that is late would delete its files.
+                if self._writers.rank == 0:
+                    self._folder.abandon(beside)
                 raise
 
 
@@ -181,9 +183,14 @@ def cast_state(state: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _entries(folder: Path, rank: int, size: int) -> dict[str, dict[str, Any]]:
-    """Entries of this rank's share of the files."""
-    names = sorted(file.name for file in folder.iterdir())
-    return {name: entry_of(folder / name) for name in names[rank::size]}
+    """Entries of this rank's share of the files, when these are on the disk.
+
+    PyTorch's writer syncs a file before it has given all of it to the system.
+    """
+    names = sorted(file.name for file in folder.iterdir())[rank::size]
+    for name in names:
+        sync(folder / name)
+    return {name: entry_of(folder / name) for name in names}
 
 
 def _dicts_of(states: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,10 +221,17 @@ def _put(loaded: Any, into: Any) -> None:
         if isinstance(value, torch.Tensor):
             here = into[name].detach()
             _local(here).copy_(_local(value))
-        elif isinstance(value, Mapping | list):
+        elif isinstance(value, Mapping) or _has_tensors(value):
             _put(value, into[name])
         else:
             into[name] = value
+
+
+def _has_tensors(value: Any) -> bool:
+    """Of a list: whether PyTorch saves it by its elements, and not as one value of any length."""
+    if isinstance(value, Mapping | list):
+        return any(map(_has_tensors, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, torch.Tensor)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ __all__ = [
     "check_file",
     "entry_of",
     "read_manifest",
-    "sync_folder",
+    "sync",
     "verify_checkpoint",
     "write_manifest",
 ]
@@ -42,12 +42,12 @@ def write_manifest(folder: Path, step: int, files: Mapping[str, Mapping[str, Any
         stream.flush()
         os.fsync(stream.fileno())
     beside.rename(folder / MANIFEST)
-    sync_folder(folder)
+    sync(folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Returns when the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Returns when what is in a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
