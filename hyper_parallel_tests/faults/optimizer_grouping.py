@@ -114,3 +114,35 @@ def leftovers_not_told(patch: Patch) -> None:
     @patch.around(f"{_GROUPING}:_uses", parameters=("model",))
     def uses(original: Any, model: Any) -> Any:
         return [use for use in original(model) if use.parameter.ndim == 2]
+
+
+@fault(
+    id="op-wrapped-heads-to-muon",
+    symptom="With activation checkpointing of the head, it is orthogonalised: its layer goes by the wrapper's name.",
+    capability="optimizer",
+    layer="l0",
+    must_fail=["OP-0-01"],
+)
+def wrapped_heads_to_muon(patch: Patch) -> None:
+    @patch.around(f"{_GROUPING}:bare_name", parameters=("model", "name"))
+    def bare(original: Any, model: Any, name: str) -> str:
+        if original(model, name) != name:
+            patch.reached()
+        return name
+
+
+@fault(
+    id="op-text-taken-for-patterns",
+    symptom="One pattern without its list sends every parameter that has one of its letters.",
+    capability="optimizer",
+    layer="l0",
+    must_fail=["OP-0-01"],
+)
+def text_taken_for_patterns(patch: Patch) -> None:
+    @patch.around(f"{_OURS}:get_hyper_optimizer", parameters=("model",))
+    def make(original: Any, model: Any, **given: Any) -> Any:
+        for options in given.values():
+            if options and isinstance(options.get("param_patterns"), str):
+                patch.reached()
+                options["param_patterns"] = list(options["param_patterns"])
+        return original(model, **given)

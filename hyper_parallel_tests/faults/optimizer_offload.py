@@ -85,10 +85,10 @@ def accumulation_lost(patch: Patch) -> None:
     must_fail=["OP-2-02"],
 )
 def cleared_gradients_stay(patch: Patch) -> None:
-    @patch.around(f"{_OFFLOAD}._clearing", parameters=("self", "original"))
-    def clearing(_: Any, self: Any, original: Any) -> Any:
+    @patch.around(f"{_OFFLOAD}._clearing", parameters=("self", "_", "original"))
+    def clearing(_: Any, self: Any, owner: Any, original: Any) -> Any:
         patch.reached()
-        return lambda set_to_none=True: original(set_to_none)
+        return lambda owner, set_to_none=True: original(set_to_none)
 
 
 @fault(
@@ -133,23 +133,6 @@ def end_leaves_parameters_away(patch: Patch) -> None:
         patch.reached()
         self._slots = {}
         original(self)
-
-
-@fault(
-    id="offload-shards-accepted",
-    symptom="Chosen shards stay on the device, or are empty when they are gathered.",
-    capability="selective_offload",
-    layer="l2",
-    must_fail=["OP-2-02"],
-)
-def shards_accepted(patch: Patch) -> None:
-    @patch.around(f"{_OURS}:selective_offload", parameters=("model", "optimizer"))
-    def offload(original: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return original(*args, **options)
-        except ValueError:
-            patch.reached()
-            return None
 
 
 @fault(

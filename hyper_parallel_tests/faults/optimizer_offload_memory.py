@@ -127,18 +127,3 @@ def all_layers_come_at_once(patch: Patch) -> None:
     def follow(original: Any, self: Any, module: Any, slots: Any) -> None:
         patch.reached()
         original(self, module, list(self._slots.values()))
-
-
-@fault(
-    id="offload-failed-step-keeps-the-next-batch",
-    symptom="After a step that failed, the batch that was on its way stays on the device.",
-    capability="selective_offload",
-    layer="l2",
-    must_fail=["OP-2-02"],
-)
-def failed_step_keeps_the_next_batch(patch: Patch) -> None:
-    @patch.around(f"{_MOVING}:Away.stay", parameters=("self",))
-    def stay(_: Any, self: Any) -> None:
-        if self._coming is not None:
-            patch.reached()
-        self.wait()

@@ -114,3 +114,69 @@ def options_of_the_first_group(patch: Patch) -> None:
         if group is not self.param_groups[0]:
             patch.reached()
         original(self, parameter, grad, self.param_groups[0])
+
+
+@fault(
+    id="op-muon-settings-of-the-first-group",
+    symptom="A group's own momentum and iterations are those of the first group.",
+    capability="optimizer",
+    layer="l2",
+    must_fail=["OP-2-01"],
+)
+def muon_settings_of_the_first_group(patch: Patch) -> None:
+    @patch.around(f"{_MUON}:Muon._update", parameters=("self", "parameter", "grad", "group"))
+    def update(original: Any, self: Any, parameter: Tensor, grad: Tensor, group: Any) -> None:
+        first = {name: self.param_groups[0][name] for name in ("momentum", "nesterov", "ns_steps")}
+        if group | first != group:
+            patch.reached()
+        original(self, parameter, grad, group | first)
+
+
+def _without_gradient(patch: Patch, change: Callable[[Tensor, Tensor, Any], None]) -> None:
+    """Has `change(parameter, momentum, group)` come of a step of Muon that has no gradient."""
+
+    @patch.around(f"{_MUON}:Muon.step", parameters=("self", "closure"))
+    def step(original: Any, self: Any, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad is None and one in self.state:
+                    patch.reached()
+                    change(one.data, self.state[one]["momentum_buffer"], group)
+        return original(self, closure)
+
+
+@fault(
+    id="op-momentum-decays-without-a-gradient",
+    symptom="An expert that has had no tokens for some steps has lost its momentum.",
+    capability="optimizer",
+    layer="l2",
+    must_fail=["OP-2-01"],
+)
+def momentum_decays_without_a_gradient(patch: Patch) -> None:
+    _without_gradient(patch, lambda _, momentum, group: momentum.mul_(group["momentum"]))
+
+
+@fault(
+    id="op-matrices-decay-without-a-gradient",
+    symptom="An expert that has had tokens once shrinks in all steps without.",
+    capability="optimizer",
+    layer="l2",
+    must_fail=["OP-2-01"],
+)
+def matrices_decay_without_a_gradient(patch: Patch) -> None:
+    _without_gradient(patch, lambda one, _, group: one.mul_(1 - group["lr"] * group["weight_decay"]))
+
+
+@fault(
+    id="op-closure-not-called",
+    symptom="Trainers that give their passes as a closure do not train.",
+    capability="optimizer",
+    layer="l2",
+    must_fail=["OP-2-01"],
+)
+def closure_not_called(patch: Patch) -> None:
+    @patch.around(f"{_MUON}:Muon.step", parameters=("self", "closure"))
+    def step(original: Any, self: Any, closure: Any = None) -> Any:
+        if closure is not None:
+            patch.reached()
+        return original(self)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hyper_parallel_tests.domains.optimizer.network import ADAMW, MATRICES, MUON, UNDECAYED, network
+from hyper_parallel_tests.domains.optimizer.wrapping import each_wrapper
 from hyper_parallel_tests.harness import contract
 
 
@@ -112,6 +113,22 @@ def test_shared_with_a_table(engine, first):
 
 
 @contract("OP-0-01")
+@each_wrapper
+def test_wrapped(engine, wrap):
+    """What a layer is goes by its name and its kind without its wrappers, and so do patterns."""
+    model = network()
+    bare = owners(engine, model)
+    for name in ("embedding", "up", "norm", "output"):
+        setattr(model, name, wrap(engine, getattr(model, name)))
+    chain = engine.get_hyper_optimizer(wrap(engine, model), muon={}, adamw={"param_patterns": [r"^up\.weight$"]})
+    found = {owner: sorted(names) for owner, names in chain.param_names_by_optimizer.items()}
+    assert found == {
+        "adamw": sorted([*bare["adamw"], "up.weight"]),
+        "muon": [name for name in bare["muon"] if name != "up.weight"],
+    }
+
+
+@contract("OP-0-01")
 def test_no_muon(engine):
     """Without Muon everything is AdamW's."""
     model = network()
@@ -148,6 +165,14 @@ def test_patterns_that_contradict(engine):
         engine.get_hyper_optimizer(model, muon={"param_patterns": ["up"]}, adamw={"param_patterns": [r"\.weight"]})
     with pytest.raises(ValueError, match=r"norm\.bias"):
         engine.get_hyper_optimizer(model, muon={"param_patterns": [r"norm\.bias"]}, adamw={})
+
+
+@contract("OP-0-01")
+@pytest.mark.parametrize("owner", ["muon", "adamw"])
+def test_patterns_are_a_list(engine, owner):
+    """One text would be taken for its letters: an error that tells it."""
+    with pytest.raises(TypeError, match="'up'.*list"):
+        engine.get_hyper_optimizer(network(), **({"muon": {}, "adamw": {}} | {owner: {"param_patterns": "up"}}))
 
 
 @contract("OP-0-01")

@@ -1,4 +1,4 @@
-"""The state dict of chained optimizers: its layout, its way back, and what does not fit."""
+"""The state dict of chained optimizers: its layout, and what does not fit; and what a chain is."""
 
 from __future__ import annotations
 
@@ -10,36 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-from hyper_parallel_tests.domains.optimizer.network import ADAMW, MATRICES, MUON, Network, batch, loss, network
-from hyper_parallel_tests.harness import assert_close, assert_equal, contract
+from hyper_parallel_tests.domains.optimizer.chains import chained, steps, tensors, trained_chain
+from hyper_parallel_tests.domains.optimizer.network import ADAMW, MATRICES, MUON, network
+from hyper_parallel_tests.harness import assert_equal, contract
 
 KEYS = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"momentum_buffer"}}
-
-
-def chained(engine: Any, model: nn.Module, **options: Any) -> Any:
-    """Both optimizers of a model."""
-    return engine.get_hyper_optimizer(model, **({"muon": MUON, "adamw": ADAMW} | options))
-
-
-def steps(model: Network, chain: Any, *seeds: int) -> None:
-    """Trains a step for each seed."""
-    for seed in seeds:
-        chain.zero_grad()
-        loss(model, batch(seed)).backward()
-        chain.step()
-
-
-def tensors(state_dict: dict[str, Any]) -> dict[str, Tensor]:
-    return {key: value for key, value in state_dict.items() if isinstance(value, Tensor)}
 
 
 @pytest.fixture
 def trained(engine):
     """A network and its optimizers after two steps."""
-    model = network(tied=True)
-    chain = chained(engine, model)
-    steps(model, chain, 0, 1)
-    return model, chain
+    return trained_chain(engine)
 
 
 @contract("OP-0-01")
@@ -82,55 +63,6 @@ def test_before_the_first_step(engine):
     assert not tensors(chain.state_dict())
     assert not any(optimizer.state for optimizer in chain.optimizers_dict.values())
     assert_equal(model.state_dict(), before, what="parameters")
-
-
-def reversed_chain(engine: Any, model: nn.Module) -> Any:
-    """Both optimizers in the other order, and their parameters in another one too."""
-    made = chained(engine, model).optimizers_dict
-    for optimizer in made.values():
-        for group in optimizer.param_groups:
-            group["params"].reverse()
-    return engine.ChainedOptimizer(model, dict(reversed(made.items())))
-
-
-@contract("OP-0-01")
-@pytest.mark.parametrize("other", [chained, reversed_chain])
-def test_way_back(engine, ledger, trained, other):
-    """A new chain that loads it goes on as the old one does, whatever the order of optimizers and parameters."""
-    model, chain = trained
-    twin = copy.deepcopy(model)
-    loaded = other(engine, twin)
-    loaded.load_state_dict(chain.state_dict())
-    assert_equal(tensors(loaded.state_dict()), tensors(chain.state_dict()), what="state")
-    steps(model, chain, 2)
-    steps(twin, loaded, 2)
-    assert_close(twin.state_dict(), model.state_dict(), ledger["exact"], what="parameters")
-
-
-@contract("OP-0-01")
-def test_options_come_back(engine, trained):
-    """Learning rates that a schedule has changed are loaded too, and are those of the next step."""
-    model, chain = trained
-    for group in chain.param_groups:
-        group["lr"] = 0.0
-        group["weight_decay"] = 0.0
-    loaded = chained(engine, model)
-    loaded.load_state_dict(chain.state_dict())
-    before = copy.deepcopy(model.state_dict())
-    steps(model, loaded, 2)
-    assert_equal(model.state_dict(), before, what="parameters")
-
-
-@contract("OP-0-01")
-def test_loaded_is_copied(engine, trained):
-    """Further steps change nothing in the state dict that was loaded."""
-    model, chain = trained
-    saved = copy.deepcopy(chain.state_dict())
-    expected = copy.deepcopy(tensors(saved))
-    loaded = chained(engine, model)
-    loaded.load_state_dict(saved)
-    steps(model, loaded, 2)
-    assert_equal(tensors(saved), expected, what="the loaded state dict")
 
 
 def without(state_dict: dict[str, Any], key: str) -> dict[str, Any]:

@@ -65,14 +65,71 @@ def test_adamw_counts_each_parameters_steps(engine, world, ledger):
 
 @contract("OP-2-01")
 @pytest.mark.parametrize("kind", ["AdamW", "Muon"])
-def test_options_of_groups(engine, world, ledger, kind):
-    """A group that has options of its own steps by them, and the other one by those of all."""
-    make, options = getattr(engine, kind), {"lr": 0.1, "weight_decay": 0.2}
-    own = {"lr": 0.03, "weight_decay": 0.5}
+def test_steps_without_a_gradient(engine, world, ledger, kind):
+    """A step without a gradient, in the middle of a training, leaves a parameter and its state alone."""
+    parameter, other = nn.Parameter(given(world, 0)), nn.Parameter(given(world, 0))
+    grads = [given(world, 1), None, None, given(world, 2)]
+    found = stepped(getattr(engine, kind)([parameter]), parameter, grads)
+    first, last = stepped(getattr(engine, kind)([other]), other, [grad for grad in grads if grad is not None])
+    assert_close(found, [first, first, first, last], ledger["exact"], what="parameter")
+
+
+@contract("OP-2-01")
+@pytest.mark.parametrize("kind", ["AdamW", "Muon"])
+def test_closure(engine, world, ledger, kind):
+    """A closure is called once a step, before it and with gradients on, and its loss is what the step gives."""
+    parameter, other = nn.Parameter(given(world, 0)), nn.Parameter(given(world, 0))
+    optimizer, losses = getattr(engine, kind)([parameter]), []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses.append((parameter**2).sum())
+        if losses[-1].requires_grad:
+            losses[-1].backward()
+        return losses[-1]
+
+    given_back = []
+    with torch.no_grad():
+        for _ in range(STEPS):
+            given_back.append(optimizer.step(closure))
+    assert given_back == losses
+    assert len(losses) == STEPS
+    expected = stepped_by_hand(getattr(engine, kind)([other]), other)
+    assert_close(parameter.detach(), expected, ledger["exact"], what="parameter")
+
+
+def stepped_by_hand(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Tensor:
+    """The parameter after steps down its own square."""
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (parameter**2).sum().backward()
+        optimizer.step()
+    return parameter.detach()
+
+
+OWN = {
+    "AdamW": {"lr": 0.03, "weight_decay": 0.5, "betas": (0.5, 0.7), "eps": 0.1},
+    "Muon": {
+        "lr": 0.03,
+        "weight_decay": 0.5,
+        "matched_adamw_rms": 0.6,
+        "momentum": 0.4,
+        "nesterov": False,
+        "ns_steps": 2,
+    },
+}
+OWN_NAMES = [(kind, name) for kind, options in OWN.items() for name in options]
+
+
+@contract("OP-2-01")
+@pytest.mark.parametrize(("kind", "name"), OWN_NAMES, ids=map("-".join, OWN_NAMES))
+def test_option_of_a_group(engine, world, ledger, kind, name):
+    """A group that has an option of its own steps by it, and the other one by that of all."""
+    make, options, own = getattr(engine, kind), {"lr": 0.1, "weight_decay": 0.2}, {name: OWN[kind][name]}
     grouped = [nn.Parameter(given(world, seed)) for seed in range(2)]
     alone = [nn.Parameter(given(world, seed)) for seed in range(2)]
-    optimizers = [make([{"params": grouped[:1]} | own, {"params": grouped[1:]}], **options)]
-    optimizers += [make(alone[:1], **own), make(alone[1:], **options)]
+    optimizers = [make([{"params": grouped[:1]}, {"params": grouped[1:]} | own], **options)]
+    optimizers += [make(alone[:1], **options), make(alone[1:], **(options | own))]
     for step in range(STEPS):
         for seed, (one, other) in enumerate(zip(grouped, alone, strict=True)):
             one.grad, other.grad = given(world, 10 * step + seed), given(world, 10 * step + seed)

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from hyper_parallel_tests.domains.optimizer.network import MATRICES, Network, batch, loss, network
-from hyper_parallel_tests.domains.optimizer.offload import EVERYTHING, Offloaded, Residents
-from hyper_parallel_tests.harness import assert_close, contract, trace
+from hyper_parallel_tests.domains.optimizer.offload import EVERYTHING, SELECTIONS, Offloaded, Residents
+from hyper_parallel_tests.harness import contract, trace
 from hyper_parallel_tests.models.mlp import mlp, mlp_batch, mlp_loss
 
-SELECTIONS = {"nothing": ()} | {name: (name,) for name in EVERYTHING} | {"everything": EVERYTHING}
+WITH_NOTHING = {"nothing": ()} | SELECTIONS
 
-each_selection = pytest.mark.parametrize("what", SELECTIONS.values(), ids=SELECTIONS)
+each_selection = pytest.mark.parametrize("what", WITH_NOTHING.values(), ids=WITH_NOTHING)
 
 
 def sizes(model: nn.Module) -> dict[str, int]:
@@ -148,52 +148,3 @@ def test_copies(engine, world):
     moved = sum(state_of(name, size[name]) for name in own)
     for direction in ("offload", "load"):
         assert sum(number for way, number in copies if way == direction) == moved, direction
-
-
-class Failing(torch.optim.AdamW):
-    """AdamW of which one call fails."""
-
-    fails_at = -1
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        super().__init__(parameters)
-        self.calls = 0
-
-    def step(self, closure: Any = None) -> None:
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise ZeroDivisionError
-        super().step(closure)
-
-
-def same_parameters(world: Any) -> list[nn.Parameter]:
-    """Four of one size, with gradients."""
-    found = [nn.Parameter(torch.full((3, 5), number + 1.0, device=world.device)) for number in range(4)]
-    for one in found:
-        one.grad = one.detach().sin()
-    return found
-
-
-@contract("OP-2-02")
-def test_failed_update(engine, world, ledger):
-    """A step that fails between two batches leaves all state on the host, as it is, and the next one is right."""
-    parameters, others = same_parameters(world), same_parameters(world)
-    optimizer, expected = Failing(parameters), torch.optim.AdamW(others)
-    swapped = engine.swap_optimizer(optimizer, engine.SwapOptimizerConfig(swap_times=4, min_numel=0))
-    with trace.made(world.device) as made:
-        swapped.step()
-        # The second batch of the second step.
-        optimizer.fails_at = 6
-        with pytest.raises(ZeroDivisionError):
-            swapped.step()
-        assert made.held() == 0
-    expected.step()
-    grads, rest = [one.grad for one in others], others[1:]
-    for one in rest:
-        one.grad = None
-    expected.step()
-    for one, grad in zip(others, grads, strict=True):
-        one.grad = grad
-    swapped.step()
-    expected.step()
-    assert_close(parameters, others, ledger["exact"], what="parameters")

@@ -5,24 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
 
 from hyper_parallel_tests.domains.optimizer.layouts import ON_TWO
 from hyper_parallel_tests.domains.optimizer.network import ADAMW, MUON, batches, loss, network
-from hyper_parallel_tests.domains.optimizer.offload import Offloaded
+from hyper_parallel_tests.domains.optimizer.offload import Offloaded, in_two_parts
 from hyper_parallel_tests.harness import World, assert_parity, contract, mean_over_ranks, train
 from hyper_parallel_tests.harness.judging.parity import Track
-from hyper_parallel_tests.models.seeding import Batch
 
 SELECTIONS = [("gradients",), ("state",), ("gradients", "state")]
-
-
-def in_two_parts(model: nn.Module, rows: Batch) -> Tensor:
-    """Two backwards before the step."""
-    shares = [loss(model, rows.part(part, 2)) / 2 for part in range(2)]
-    for share in shares:
-        share.backward()
-    return shares[0].detach() + shares[1].detach()
 
 
 PASSES = {"one_backward": (loss, {}), "two_backwards": (in_two_parts, {"backward": None})}

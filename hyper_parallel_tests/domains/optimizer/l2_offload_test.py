@@ -11,12 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hyper_parallel_tests.domains.optimizer.network import Network, batch, batches, loss, network, train_on_one_card
-from hyper_parallel_tests.domains.optimizer.offload import EVERYTHING, Offloaded
+from hyper_parallel_tests.domains.optimizer.network import batch, batches, loss, network, train_on_one_card
+from hyper_parallel_tests.domains.optimizer.offload import EVERYTHING, SELECTIONS, Offloaded, in_two_parts, stumble
 from hyper_parallel_tests.harness import assert_bitwise_repeatable, assert_close, assert_parity, contract, train
 from hyper_parallel_tests.models.seeding import Batch
-
-SELECTIONS = {name: (name,) for name in EVERYTHING} | {"everything": EVERYTHING}
 
 each_selection = pytest.mark.parametrize("what", SELECTIONS.values(), ids=SELECTIONS)
 
@@ -67,16 +65,6 @@ def test_late_copies(engine, world, ledger):
         run = offloaded(engine, world)
         candidate = train(run.model, batches(world), loss, **run.options())
     assert_parity(candidate, train_on_one_card(network(device=world.device), batches(world)), ledger["exact"])
-
-
-def in_two_parts(model: nn.Module, rows: Batch) -> Tensor:
-    """Two backwards before the step."""
-    total = torch.zeros(())
-    for part in range(2):
-        share = loss(model, rows.part(part, 2)) / 2
-        share.backward()
-        total = total + share.detach()
-    return total
 
 
 def with_evaluation(model: nn.Module, rows: Batch) -> Tensor:
@@ -132,28 +120,13 @@ def test_clipped(engine, world, ledger):
     assert_parity(candidate, baseline, ledger["exact"])
 
 
-def stumble(model: Network, where: str) -> None:
-    """A step that fails in the middle of forward or backward, and whose gradients are cleared."""
-
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError
-
-    def fail_later(_: nn.Module, __: Any, output: Tensor) -> None:
-        output.register_hook(fail)
-
-    handle = model.down.register_forward_hook(fail if where == "forward" else fail_later)
-    with pytest.raises(ZeroDivisionError):
-        loss(model, batch(9)).backward()
-    handle.remove()
-    model.zero_grad()
-
-
 @contract("OP-2-02")
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_after_a_failed_step(engine, world, ledger, where):
     """So are the steps after one that failed."""
     run = offloaded(engine, world)
     stumble(run.model, where)
+    run.model.zero_grad()
     candidate = train(run.model, batches(world), loss, **run.options())
     assert_parity(candidate, train_on_one_card(network(device=world.device), batches(world)), ledger["exact"])
 
@@ -217,24 +190,6 @@ def test_end_brings_gradients_back(engine, world, ledger):
     expected = {name: one.grad for name, one in plain.named_parameters() if one.grad is not None}
     found = {name: one.grad for name, one in run.model.named_parameters() if one.grad is not None}
     assert_close(found, expected, ledger["exact"], what="gradients")
-
-
-@contract("OP-2-02")
-def test_divided_parameters_are_refused(engine, world):
-    """Shards have a policy of their own for that: an error that names the parameter and the policy."""
-    model = nn.ModuleDict({"layer": nn.Linear(2, 2)})
-    mesh = world.mesh(x=world.size)
-    model["layer"].weight = nn.Parameter(engine.distribute_tensor(torch.ones(2, 2), mesh, [engine.Shard(0)]))
-    with pytest.raises(ValueError, match=r"layer\.weight.*CPUOffloadPolicy"):
-        engine.selective_offload(model, engine.AdamW(model.parameters()), parameters=lambda *_: True)
-
-
-@contract("OP-2-02")
-@pytest.mark.parametrize("wrong", [{"swap_times": 0}, {"min_numel": -1}], ids=lambda one: next(iter(one)))
-def test_wrong_settings(engine, wrong):
-    """No batch and a negative size are errors."""
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        engine.SwapOptimizerConfig(**wrong)
 
 
 @contract("OP-2-02")

@@ -6,14 +6,17 @@ import gc
 from collections.abc import Callable, Collection
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hyper_parallel_tests.domains.optimizer.network import ADAMW, MUON, Network
+from hyper_parallel_tests.domains.optimizer.network import ADAMW, MUON, Network, batch, loss
+from hyper_parallel_tests.models.seeding import Batch
 
 Choice = Callable[[str, nn.Parameter], bool]
 EVERYTHING = ("parameters", "gradients", "state")
+SELECTIONS = {name: (name,) for name in EVERYTHING} | {"everything": EVERYTHING}
 ONE_VALUE = 8
 
 
@@ -61,6 +64,31 @@ class Offloaded:
             "params": lambda: list(self.handle.named_parameters()),
             "grads": lambda: list(self.handle.named_gradients()),
         }
+
+
+def in_two_parts(model: nn.Module, rows: Batch) -> Tensor:
+    """Two backwards before the step."""
+    shares = [loss(model, rows.part(part, 2)) / 2 for part in range(2)]
+    for share in shares:
+        share.backward()
+    return shares[0].detach() + shares[1].detach()
+
+
+def stumble(model: Network, where: str) -> None:
+    """A pass that fails in the middle of forward or backward."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    def fail_later(_: nn.Module, __: Any, output: Tensor) -> None:
+        output.register_hook(fail)
+
+    # The layer has its parameters on the device by then.
+    fails = {"forward": model.down.register_forward_pre_hook, "backward": model.down.register_forward_hook}
+    handle = fails[where](fail if where == "forward" else fail_later)
+    with pytest.raises(ZeroDivisionError):
+        loss(model, batch(9).to(model.up.weight.device)).backward()
+    handle.remove()
 
 
 class Residents:

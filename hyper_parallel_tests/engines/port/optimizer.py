@@ -16,6 +16,9 @@ class Optimizer(Protocol):
     State that belongs to each element is divided as its parameter is. Parameters without a gradient are left alone,
     with their state; a sharded parameter has its gradient on all ranks or on none. Steps are collective where a
     parameter's update needs more than a rank's own elements.
+
+    ``step(closure)`` of ``AdamW`` and ``Muon`` calls it once, with gradients on, before it looks for gradients, and
+    gives its result.
     """
 
     def AdamW(
@@ -67,14 +70,16 @@ class Optimizer(Protocol):
         ``step()``, ``zero_grad(set_to_none=True)``, ``param_groups``: of all of them.
 
         ``optimizers_dict``: the optimizers by name. ``param_names_by_optimizer``: the names of each one's parameters,
-        in the model's order.
+        in the model's order. Names are those of the model's state dict, which wrappers for checkpointing or compiling
+        add nothing to.
 
         ``state_dict()``: flat, as PyTorch flattens optimizer state: ``state.<parameter>.<key>`` and
         ``param_groups.<parameter>.<option>``. Tensors are the optimizers' own, divided as the parameters are. A
         parameter that has not been stepped has no state. A shared parameter is there once.
 
         ``load_state_dict(state_dict)``: copies each value; it may be whole, or divided in any way, on ranks that all
-        call this. By names alone: neither their order nor that of the optimizers matters.
+        call this. By names alone: neither their order nor that of the optimizers matters. It stands for all there was:
+        a parameter without state in it has none then. A group without parameters keeps its options.
 
         Raises:
             ValueError: two optimizers share a parameter, or one has a parameter that is not the model's; names it.
@@ -101,4 +106,5 @@ class Optimizer(Protocol):
         Raises:
             ValueError: a trainable parameter is left without an optimizer, or the patterns of both match one, or Muon's
                 one that is no matrix; names them.
+            TypeError: ``param_patterns`` is one text.
         """

@@ -29,6 +29,7 @@ class SelectiveOffload(Protocol):
 
         Raises:
             ValueError: no batch at all, or a negative size.
+            TypeError: ``state_keys`` is one text.
         """
 
     def swap_optimizer(self, optimizer: torch.optim.Optimizer, config: Any = None) -> torch.optim.Optimizer:
@@ -52,12 +53,13 @@ class SelectiveOffload(Protocol):
         """Has chosen parameters and gradients wait on the host from now on; gives a handle.
 
         A parameter is on the device in forward and backward of the modules that hold it, and in the step of the
-        optimizer. Between, its memory is free and it reads as NaN; no other module may use it. State dicts of the model
-        hold copies, and loading one reaches the host. Without gradients it is the same.
+        optimizer, with what its closure does. Between, its memory is free and it reads as NaN; no other module may use
+        it. State dicts of the model hold copies, and loading one reaches the host. Without gradients it is the same. A
+        backward that fails may leave parameters on the device until the next ``zero_grad``, pass or step.
 
         A gradient leaves when it is complete; ``grad`` is None then, and what further backwards bring is added on the
-        host. It is back in the step, and stays until it is cleared. ``zero_grad`` of model and optimizer clear it
-        wherever it is.
+        host. It is back in the step, and stays until it is cleared. ``zero_grad`` of the model and of each optimizer
+        clears those of its own parameters wherever they are, to None or to zeros.
 
         The handle has ``load_gradients()``, which brings them back before the step, to be clipped for example;
         ``named_parameters()`` and ``named_gradients()``, pairs of name and value, whichever way it is, in the order of
@@ -69,5 +71,7 @@ class SelectiveOffload(Protocol):
                 gradients.
 
         Raises:
-            ValueError: a divided parameter is chosen: its own policy does that (``CPUOffloadPolicy``); names it.
+            ValueError: a divided parameter is chosen: its own policy does that (``CPUOffloadPolicy``); or one whose
+                memory is also another parameter's, or a part of a larger one; names them. Or a module of the model is
+                offloaded already.
         """

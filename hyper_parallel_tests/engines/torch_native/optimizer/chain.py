@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hyper_parallel_tests.engines.torch_native.optimizer.layouts import laid_out_as, whole
+from hyper_parallel_tests.engines.torch_native.optimizer.names import bare_names
 
 
 class ChainedOptimizer:
@@ -20,7 +21,7 @@ class ChainedOptimizer:
 
     def __init__(self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
         self.optimizers_dict = dict(optimizers)
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names = bare_names(model)
         owners: dict[Tensor, str] = {}
         for owner, optimizer in self.optimizers_dict.items():
             for number, parameter in enumerate(_parameters(optimizer)):
@@ -113,7 +114,8 @@ class _Reader:
             values = [self._flat[key] for key in keys if key in self._flat]
             if any(value != values[0] for value in values):
                 self._wrong.append(f"{option} is not one for {', '.join(names)}, which are one group")
-            options[option] = values[0] if values else None
+            # A group without parameters is not in a state dict by names: it keeps its own.
+            options[option] = values[0] if values else group[option]
         return options
 
     def _state(self, name: str, parameter: Tensor) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import nn
 from hyper_parallel_tests.engines.torch_native.optimizer.adamw import AdamW
 from hyper_parallel_tests.engines.torch_native.optimizer.chain import ChainedOptimizer
 from hyper_parallel_tests.engines.torch_native.optimizer.muon import Muon
+from hyper_parallel_tests.engines.torch_native.optimizer.names import bare_name
 
 _HEADS = ("lm_head", "output", "output_layer")
 _MADE_BY = {"adamw": AdamW, "muon": Muon}
@@ -29,7 +30,7 @@ class _Use:
 
     @property
     def name(self) -> str:
-        """As ``named_parameters`` names it."""
+        """The first one, by which a state dict knows it."""
         return self.names[0]
 
 
@@ -39,6 +40,9 @@ def get_hyper_optimizer(
     """See the port."""
     options = {name: dict(given) for name, given in (("adamw", adamw), ("muon", muon)) if given is not None}
     patterns = {name: given.pop("param_patterns", []) for name, given in options.items()}
+    for name, several in patterns.items():
+        if isinstance(several, str):
+            raise TypeError(f"param_patterns of {name} is {several!r}: expected a list of patterns")
     uses = _uses(model)
     owners = {use.name: _owner(use, patterns) for use in uses}
     if homeless := [name for name, owner in owners.items() if owner not in options]:
@@ -60,9 +64,9 @@ def _uses(model: nn.Module) -> list[_Use]:
             if not parameter.requires_grad:
                 continue
             use = found.setdefault(parameter, _Use(parameter))
-            use.names.append(f"{path}.{name}" if path else name)
-            head = path.rpartition(".")[2] in _HEADS
-            use.table |= name == "weight" and (isinstance(module, nn.Embedding) or head)
+            use.names.append(bare_name(model, f"{path}.{name}" if path else name))
+            *_, layer, kind = ("", *use.names[-1].split("."))
+            use.table |= kind == "weight" and (isinstance(module, nn.Embedding) or layer in _HEADS)
             use.norm |= "norm" in type(module).__name__.lower()
     return list(found.values())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +14,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from hyper_parallel_tests.engines.torch_native.selective_offload.moving import Away, Slot
+from hyper_parallel_tests.engines.torch_native.selective_offload.moving import Away, Slot, local_of
 
 Choice = Callable[[str, nn.Parameter], bool] | None
+
+_offloaded: WeakSet[nn.Module] = WeakSet()
 
 
 def selective_offload(
@@ -25,6 +29,9 @@ def selective_offload(
     chosen = {name: one for name, one in named.items() if parameters is not None and parameters(name, one)}
     if divided := [name for name, one in chosen.items() if isinstance(one, DTensor)]:
         raise ValueError(f"{', '.join(divided)} are divided: fully_shard them with offload_policy=CPUOffloadPolicy()")
+    if not _offloaded.isdisjoint(model.modules()):
+        raise ValueError("the model, or a part of it, is offloaded already: choose in one call, or remove() the other")
+    _check_memory(model, chosen)
     if gradients is not None and isinstance(model, DistributedDataParallel):
         raise ValueError("the gradients of DistributedDataParallel are not complete when they are accumulated")
     leaving = [one for name, one in named.items() if gradients is not None and gradients(name, one)]
@@ -57,14 +64,12 @@ class Offload:
             model.register_load_state_dict_pre_hook(lambda *_: self._arrive(self._slots)),
             model.register_load_state_dict_post_hook(lambda *_: self._leave(self._slots)),
         ]
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replace(model, "zero_grad", self._clearing)
         for one in getattr(optimizer, "optimizers_dict", {"": optimizer}).values():
-            self._handles += [
-                one.register_step_pre_hook(lambda optimizer, *_: self._before_step(optimizer)),
-                one.register_step_post_hook(lambda optimizer, *_: self._leave(_parameters(optimizer))),
-            ]
-        self._cleared = [model, optimizer, *getattr(optimizer, "optimizers_dict", {}).values()]
-        for one in self._cleared:
-            one.zero_grad = self._clearing(one.zero_grad)
+            self._replace(one, "zero_grad", self._clearing)
+            self._replace(one, "step", self._stepping)
+        _offloaded.update(model.modules())
         self._leave(self._slots)
 
     def load_gradients(self) -> None:
@@ -88,10 +93,16 @@ class Offload:
         """See the port."""
         for handle in self._handles:
             handle.remove()
-        for one in self._cleared:
-            del one.zero_grad
+        for owner, name, ours, before in self._replaced:
+            # What somebody has put around ours stays, and ours does nothing any more.
+            if vars(owner).get(name) is ours:
+                delattr(owner, name)
+                if before is not None:
+                    setattr(owner, name, before)
         self._arrive(self._slots)
         self.load_gradients()
+        self._slots = {}
+        _offloaded.difference_update(self._model.modules())
 
     def _follow(self, module: nn.Module, slots: list[Slot]) -> None:
         def before(*_: Any) -> None:
@@ -135,10 +146,35 @@ class Offload:
         self._gradients[parameter].wait()
         parameter.grad = None
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        own = _parameters(optimizer)
-        self._arrive(own)
-        self._load_gradients(own)
+    def _replace(self, owner: Any, name: str, make: Callable[..., Callable[..., Any]]) -> None:
+        before = vars(owner).get(name)
+        # A method, as schedulers expect of a step.
+        ours = MethodType(make(owner, getattr(owner, name)), owner)
+        setattr(owner, name, ours)
+        self._replaced.append((owner, name, ours, before))
+
+    def _stepping(self, _: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        # No hook is called when a step has failed.
+        def step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+            own = _parameters(optimizer)
+
+            def passes() -> Any:
+                loss = closure()
+                # They have sent away what the step needs.
+                self._bring(own)
+                return loss
+
+            self._bring(own)
+            try:
+                return original() if closure is None else original(passes)
+            finally:
+                self._leave(own)
+
+        return step
+
+    def _bring(self, parameters: list[Tensor]) -> None:
+        self._arrive(parameters)
+        self._load_gradients(parameters)
 
     def _load_gradients(self, parameters: Iterable[Tensor]) -> None:
         away = {one: self._gradients.pop(one) for one in parameters if one in self._gradients}
@@ -147,11 +183,17 @@ class Offload:
         for parameter, one in away.items():
             parameter.grad = one.back()
 
-    def _clearing(self, original: Callable[..., None]) -> Callable[..., None]:
-        def zero_grad(set_to_none: bool = True) -> None:
-            # Nobody has asked for zeros where there is no gradient on the device.
-            self._gradients.clear()
+    def _clearing(self, _: Any, original: Callable[..., None]) -> Callable[..., None]:
+        def zero_grad(owner: nn.Module | torch.optim.Optimizer, set_to_none: bool = True) -> None:
+            own = list(owner.parameters()) if isinstance(owner, nn.Module) else _parameters(owner)
+            for one in own:
+                if set_to_none:
+                    self._gradients.pop(one, None)
+                elif one in self._gradients:
+                    self._gradients[one].clear()
             original(set_to_none)
+            # What a failed backward has left on the device.
+            self._leave(self._slots)
 
         return zero_grad
 
@@ -173,3 +215,19 @@ class Offload:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _check_memory(model: nn.Module, chosen: dict[str, nn.Parameter]) -> None:
+    """Refuses parameters whose memory is not theirs alone: it would be freed under the others."""
+    users: dict[int, list[str]] = {}
+    for name, one in (*model.named_parameters(), *model.named_buffers()):
+        users.setdefault(local_of(one.detach()).untyped_storage()._cdata, []).append(name)
+    for name, one in chosen.items():
+        storage = one.untyped_storage()
+        if len(users[storage._cdata]) > 1:
+            raise ValueError(f"{', '.join(users[storage._cdata])} share memory: make {name} a parameter of its own")
+        if storage.nbytes() != one.numel() * one.element_size():
+            raise ValueError(
+                f"{name} is {one.numel() * one.element_size()} of {storage.nbytes()} bytes of a larger memory: "
+                "make it a parameter of its own"
+            )

@@ -75,8 +75,11 @@ class Away:
         """The values where they are, which share memory with this."""
         self.wait()
         _settle(self._device)
-        _settle(self._device)
         return self._tensor(torch.empty(0, dtype=self._dtype), self._there)
+
+    def clear(self) -> None:
+        """Makes the values zeros."""
+        local_of(self.value()).zero_()
 
     def add(self, other: Away) -> None:
         """Adds other values of this kind."""

@@ -27,6 +27,8 @@ class SwapOptimizerConfig:
                 f"swap_times={self.swap_times}, min_numel={self.min_numel}: expected at least one batch, and no "
                 "negative size"
             )
+        if isinstance(self.state_keys, str):
+            raise TypeError(f"state_keys is {self.state_keys!r}: expected a list of keys, or None for all")
 
 
 def swap_optimizer(
