@@ -159,3 +159,22 @@ def negative_times_accepted(patch: Patch) -> None:
             patch.reached()
             return
         original(layers, num_stages, micro_batches)
+
+
+@fault(
+    id="balance-sums-in-order",
+    symptom="Equal stages are told apart by the order in which their times are added.",
+    capability="pipeline_balancing",
+    layer="l0",
+    must_fail=["AP-0-01"],
+)
+def sums_in_order(patch: Patch) -> None:
+    class Plain:
+        inf, isfinite = math.inf, math.isfinite
+
+        @staticmethod
+        def fsum(values: Any) -> float:
+            patch.reached()
+            return float(sum(values))
+
+    patch.replace(f"{_OURS}:math", lambda _: Plain)

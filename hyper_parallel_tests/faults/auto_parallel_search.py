@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hyper_parallel_tests.faults import Patch, fault
@@ -84,12 +85,17 @@ def least_memory_first(patch: Patch) -> None:
     must_fail=["AP-0-02"],
 )
 def unrunnable_proposed(patch: Patch) -> None:
+    _not_in_the_way(patch, "heads")
+
+
+def _not_in_the_way(patch: Patch, what: str) -> None:
+    """Has degrees run that an obstacle of this name forbids."""
     for module in (_SEARCH, f"{_OURS}.costs"):
 
         @patch.around(f"{module}:obstacle", parameters=("workload", "degrees"))
         def obstacle(original: Any, workload: Any, degrees: Any) -> str:
             found = original(workload, degrees)
-            if "heads" not in found:
+            if what not in found:
                 return found
             patch.reached()
             return ""
@@ -141,3 +147,44 @@ def given_degrees_left_free(patch: Patch) -> None:
         if fixed:
             patch.reached()
         return original(world_size, degrees, {})
+
+
+@fault(
+    id="search-feed-forward-need-not-divide",
+    symptom="A plan is proposed whose tensor parallelism does not divide the feed-forward.",
+    capability="auto_parallel",
+    layer="l0",
+    must_fail=["AP-0-02"],
+)
+def feed_forward_need_not_divide(patch: Patch) -> None:
+    _not_in_the_way(patch, "ffn=")
+
+
+@fault(
+    id="search-error-says-nothing",
+    symptom="Every plan fits its estimate: the error that it states is nine tenths.",
+    capability="auto_parallel",
+    layer="l0",
+    must_fail=["AP-0-02"],
+)
+def error_says_nothing(patch: Patch) -> None:
+    @patch.around(f"{_SEARCH}:estimate_plan", parameters=("workload", "degrees"))
+    def estimate(original: Any, workload: Any, degrees: Any) -> Any:
+        patch.reached()
+        return replace(original(workload, degrees), memory_error=0.9)
+
+
+@fault(
+    id="search-degrees-rounded",
+    symptom="A degree of 2.5 from a configuration file is 2 without a word.",
+    capability="auto_parallel",
+    layer="l0",
+    must_fail=["AP-0-02"],
+)
+def degrees_rounded(patch: Patch) -> None:
+    @patch.around(f"{_OURS}.costs:complete", parameters=("degrees",))
+    def complete(original: Any, degrees: Any) -> Any:
+        whole = {name: int(degree) for name, degree in degrees.items()}
+        if any(type(degree) is not int for degree in degrees.values()):
+            patch.reached()
+        return original(whole)

@@ -88,7 +88,8 @@ def test_every_plan_is_sound(engine, world_size):
         assert can_run(workload, dict(one.degrees)), shown(one)
         assert [block for stage in one.stages for block in stage] == list(range(shape.layers)), shown(one)
         assert len(one.stages) == one.degrees["pp"], shown(one)
-        assert one.memory_error < 1
+        # As the port has it: an estimate that may be anything says nothing.
+        assert one.memory_error <= 0.1
 
 
 @contract("AP-0-02")
@@ -201,6 +202,10 @@ UNRUNNABLE = {
     "tied": ({"pp": 2}, {"tied": True}, "pp=2 .*tied"),
     "vocabulary": ({"tp": 4}, {"vocab": 50}, "tp=4 does not divide vocab=50"),
     "unknown": ({"ep": 2}, {}, "unknown degree 'ep'"),
+    "key_heads": ({"tp": 4}, {"kv_heads": 2}, "tp=4 does not divide kv_heads=2"),
+    "feed_forward": ({"tp": 4}, {"ffn": 22}, "tp=4 does not divide ffn=22"),
+    "no_integer": ({"fsdp": 2.0}, {}, "degree fsdp is 2.0"),
+    "no_number": ({"fsdp": True}, {}, "degree fsdp is True"),
 }
 
 

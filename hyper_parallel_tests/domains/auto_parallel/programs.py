@@ -36,9 +36,9 @@ class Outcome(NamedTuple):
     bytes: int
 
 
-def batches(device: torch.device) -> list[Batch]:
+def batches(device: torch.device, workload: Workload = WORKLOAD) -> list[Batch]:
     """One a step, of all rows."""
-    return [decoder_batch(seed, WORKLOAD.rows, SHAPE).to(device) for seed in range(STEPS)]
+    return [decoder_batch(seed, workload.rows, workload.shape).to(device) for seed in range(STEPS)]
 
 
 def whole_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -47,16 +47,16 @@ def whole_loss(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
 
 
-def carry_out(engine: Any, world: World, plan: Any) -> Outcome:
+def carry_out(engine: Any, world: World, plan: Any, workload: Workload = WORKLOAD) -> Outcome:
     """Trains the decoder as a plan says."""
     mesh = world.mesh(**plan.degrees)
-    micro_batches = WORKLOAD.micro_batches if plan.degrees["pp"] > 1 else 1
-    whole = decoder(SHAPE).to(world.device)
+    micro_batches = workload.micro_batches if plan.degrees["pp"] > 1 else 1
+    whole = decoder(workload.shape).to(world.device)
     laid = lay_out(engine, whole, mesh, stages=plan.stages, micro_batches=micro_batches)
     optimizer = adam(laid.model.parameters())
     step = step_of(engine, laid, mesh, micro_batches)
     losses = []
-    for batch in batches(world.device):
+    for batch in batches(world.device, workload):
         rows = laid.part(batch)
         optimizer.zero_grad()
         with SavedBytes(laid.model, rows).watched() as saved:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hyper_parallel_tests.domains.monitor.counting import really, told
 from hyper_parallel_tests.domains.monitor.programs import MODELS, dry_run_of
 from hyper_parallel_tests.engines.port.dry_run import DryRunProgram
 from hyper_parallel_tests.harness import assert_close, contract
 from hyper_parallel_tests.models.decoder import Decoder, DecoderShape
 from hyper_parallel_tests.models.decoder_layouts import adam, lay_out
-from hyper_parallel_tests.models.held_bytes import SavedBytes, held_by
 from hyper_parallel_tests.models.mlp import mlp, mlp_batch, mlp_loss
 
 FLOAT = 4
@@ -29,19 +29,6 @@ def mlp_program(_: Any, optimizer: Any = adam, in_flight: int = 1) -> DryRunProg
     return DryRunProgram(
         model, optimizer(model.parameters()), partial(mlp_loss, model, batch), data=batch, in_flight=in_flight
     )
-
-
-def really(program: DryRunProgram) -> dict[str, int]:
-    """What the same program holds if it is run."""
-    with SavedBytes(program.model, program.data).watched() as saved:
-        program.forward().backward()
-    program.optimizer.step()
-    return held_by(program.model, program.optimizer, saved.most)._asdict()
-
-
-def told(estimate: Any) -> dict[str, int]:
-    kinds = ("parameters", "gradients", "optimizer", "activations")
-    return {kind: getattr(estimate, kind) for kind in kinds}
 
 
 OPTIMIZERS = {

@@ -18,22 +18,32 @@ from hyper_parallel_tests.models.seeding import Batch
 
 __all__ = ["MODELS", "ROWS", "dry_run_of", "layouts", "measured", "micro_batches_of"]
 
-# Not all of it divides by the number of shards: 50 tokens in the vocabulary, and experts of 10 rows.
-_SIZES = {"vocab": 52, "hidden": 16, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 24, "seq": 6, "tied": False}
-MODELS: dict[str, Callable[[], Decoder]] = {
-    "decoder": partial(decoder, DecoderShape(**_SIZES)),
-    "moe": partial(moe_decoder, MoeShape(**_SIZES, dense_layers=2, experts=5, expert_ffn=10)),
-}
+# Not all of it divides by the number of shards: 52 tokens in the vocabulary, and experts of 10 rows.
+_SIZES = {"vocab": 52, "hidden": 16, "heads": 4, "kv_heads": 4, "ffn": 24, "seq": 6, "tied": False}
+
+
+def _decoder(layers: int = 2) -> Decoder:
+    return decoder(DecoderShape(**_SIZES, layers=layers))
+
+
+def _moe(layers: int = 2) -> Decoder:
+    return moe_decoder(MoeShape(**_SIZES, layers=layers, dense_layers=1, experts=5, expert_ffn=10))
+
+
+MODELS: dict[str, Callable[..., Decoder]] = {"decoder": _decoder, "moe": _moe}
 ROWS = 8
 _STEPS = 2
 
 
 def layouts(world_size: int) -> dict[str, dict[str, int]]:
-    """Layout -> degrees, for so many ranks; of a single card each rank is one."""
-    found = {"single": {"fsdp": 1}, "FSDP": {"fsdp": world_size}, "TP": {"tp": world_size}, "PP": {"pp": world_size}}
-    if world_size == 4:
-        found["FSDPxTP"] = {"fsdp": 2, "tp": 2}
-    return found
+    """Layout -> degrees, for so many ranks; of a single card, which is no other on four ranks, each of two is one."""
+    found = {"FSDP": {"fsdp": world_size}, "TP": {"tp": world_size}, "PP": {"pp": world_size}}
+    return found | ({"FSDPxTP": {"fsdp": 2, "tp": 2}} if world_size == 4 else {"single": {"fsdp": 1}})
+
+
+def layers_of(degrees: dict[str, int]) -> int:
+    """One a stage, and no fewer than one of each kind."""
+    return max(2, degrees.get("pp", 1))
 
 
 def micro_batches_of(degrees: dict[str, int]) -> int:
@@ -46,10 +56,11 @@ def batch_of(world_size: int = 1, device: Any = "cpu") -> Batch:
     return decoder_batch(0, ROWS, DecoderShape(**_SIZES)).to(device)
 
 
-def measured(engine: Any, mesh: Any, whole: Decoder, degrees: dict[str, int], device: Any) -> Held:
+def measured(engine: Any, mesh: Any, model: str, degrees: dict[str, int], device: Any) -> Held:
     """What this rank holds in the second of two real steps."""
     micro_batches = micro_batches_of(degrees)
-    laid = lay_out(engine, whole.to(device), mesh, micro_batches=micro_batches)
+    whole = MODELS[model](layers_of(degrees)).to(device)
+    laid = lay_out(engine, whole, mesh, micro_batches=micro_batches)
     rows = laid.part(batch_of(device=device))
     optimizer = adam(laid.model.parameters())
     step = step_of(engine, laid, mesh, micro_batches)
@@ -66,7 +77,7 @@ def dry_run_of(engine: Any, model: str, degrees: dict[str, int], rank: int) -> A
 
     def program(mesh: Any) -> DryRunProgram:
         micro_batches = micro_batches_of(degrees)
-        laid = lay_out(engine, MODELS[model](), mesh, micro_batches=micro_batches)
+        laid = lay_out(engine, MODELS[model](layers_of(degrees)), mesh, micro_batches=micro_batches)
         rows = laid.part(batch_of())
         return DryRunProgram(
             laid.model,

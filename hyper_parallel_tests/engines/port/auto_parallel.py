@@ -36,7 +36,7 @@ class ParallelPlan(Protocol):
     memory: int
     """Estimated bytes on the fullest rank: fp32 parameters, gradients, two states of Adam, activations."""
     memory_error: float
-    """By what share of it the measured bytes may differ, up or down."""
+    """By what share of it the measured bytes may differ, up or down; a tenth at most."""
     time: float
     """Estimated seconds of a step."""
 

@@ -59,7 +59,8 @@ class DryRun(Protocol):
         random state stays as it is, and so do the outer process groups.
 
         Args:
-            program: makes the step, from the world's mesh. Everything it makes, it makes inside.
+            program: makes the step, from the world's mesh. Everything it makes, it makes inside, and modules in the
+                dtype that they are to have: PyTorch cannot convert them here.
             degrees: name and size of each mesh dimension, outermost first; they multiply to the simulated world.
             rank: whose bytes are counted.
 
