@@ -249,7 +249,7 @@ class ExpertParallel(Protocol):
             score_before_experts: whether rows are weighted before the experts see them, and not after.
             load_balance_coeff: None, or the rate of ``update_expert_bias``: there are buffers ``expert_bias`` and
                 ``tokens_per_expert`` then, (experts,) fp32; the latter counts assignments in training, dropped
-                ones too.
+                ones too, and none again where backward runs a region once more.
             shared_hidden_dim: width inside an expert that sees every token (``shared.gate``, ``up``, ``down``, linear
                 layers without bias); 0 for none. It is added with weight 1.
             capacity_factor: None drops nothing; else see ``expert_capacity``, of the tokens of one call on one rank.

@@ -95,7 +95,7 @@ class MoE(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         tokens = hidden.flatten(0, -2)
         routing = self.routing = self.router(tokens, self.expert_bias)
-        if self.training and self.tokens_per_expert is not None:
+        if self.training and self.tokens_per_expert is not None and not in_recomputation():
             self.tokens_per_expert += routing.experts.flatten().bincount(minlength=self.num_experts)
         rows, counts, order = permute_tokens(tokens, routing.experts, self.num_experts, kept=self._kept(routing))
         if self.score_before_experts:
@@ -111,6 +111,11 @@ class MoE(nn.Module):
             return None
         capacity = expert_capacity(len(routing.experts), self.top_k, self.num_experts, self.capacity_factor)
         return kept_assignments(routing, capacity, drop_policy=self.drop_policy)
+
+
+def in_recomputation() -> bool:
+    """Whether this runs inside backward, where a region of activation checkpointing runs once more."""
+    return torch._C._current_graph_task_id() != -1
 
 
 @torch.no_grad()

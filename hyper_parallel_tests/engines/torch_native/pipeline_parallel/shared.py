@@ -2,7 +2,8 @@
 
 A tied weight w that stages a and b use has the gradient dL/dw = dL/dw_a + dL/dw_b, where w_a and w_b are their copies.
 Each stage computes its own term as a sum over the micro-batches, and the terms are added at the end of the run. They
-are added in the order of the stages everywhere, so that all copies get the same bits.
+are added in the order of the stages everywhere, so that all copies get the same bits. Copies that are sharded lie alike
+on the ranks of their stages, so that each rank exchanges its shard.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor
 
 __all__ = ["SharedParameterInfo", "SharedParameters", "exchange"]
 
@@ -54,10 +56,9 @@ class SharedParameters:
     def take_values_of_the_first(self) -> None:
         """Make all copies equal; collective among those who have them."""
         for stages, copies in self._in_order():
-            values = self._of_all_stages(stages, {index: one.detach() for index, one in copies.items()})
-            with torch.no_grad():
-                for one in copies.values():
-                    one.copy_(values[0])
+            values = self._of_all_stages(stages, {index: _own(one) for index, one in copies.items()})
+            for one in copies.values():
+                _own(one).copy_(values[0])
 
     def set_aside(self) -> None:
         """Put away what the gradients were before a run, which has been summed already."""
@@ -82,11 +83,13 @@ class SharedParameters:
             for index, one in sorted(copies.items()):
                 # What two stages of a rank have as one parameter has the gradient of both already.
                 again = one.grad is None or id(one) in counted
-                own[index] = torch.zeros_like(one) if again else one.grad
+                own[index] = torch.zeros_like(_own(one)) if again else _own(one.grad)
                 counted.add(id(one))
-            terms = self._of_all_stages(stages, own)
+            total = torch.stack(self._of_all_stages(stages, own)).sum(0)
             for one in copies.values():
-                one.grad = torch.stack(terms).sum(0)
+                if one.grad is None:
+                    one.grad = torch.zeros_like(one)
+                _own(one.grad).copy_(total)
 
     def _in_order(self) -> list[tuple[tuple[int, ...], dict[int, nn.Parameter]]]:
         return [(key[0], self._copies[key]) for key in sorted(self._copies)]
@@ -102,6 +105,12 @@ class SharedParameters:
         buffers = {rank: mine.new_empty((len(held), *mine.shape[1:])) for rank, held in counts.items()}
         found = exchange(mine, buffers, self._group)
         return [found[ranks[index]][counts[ranks[index]].index(index)] for index in stages]
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor, as a view without a gradient."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def exchange(mine: Tensor, buffers: dict[int, Tensor], group: ProcessGroup | None) -> dict[int, Tensor]:
