@@ -85,13 +85,12 @@ def _hooks(models: Sequence[nn.Module]) -> dict[str, int]:
     return found
 
 
-def _dicts(owner: Any, prefix: str = "_") -> Iterator[Mapping[int, Any]]:
+def _dicts(owner: Any, prefix: str = "_") -> list[Mapping[int, Any]]:
     """An object's dictionaries of hooks."""
-    for name in dir(owner):
-        if name.startswith(prefix) and name.endswith("_hooks"):
-            hooks = getattr(owner, name)
-            if isinstance(hooks, Mapping):
-                yield hooks
+    # An engine's tensors may refuse to be asked for their names.
+    with torch._C.DisableTorchFunctionSubclass():
+        names = [name for name in dir(owner) if name.startswith(prefix) and name.endswith("_hooks")]
+        return [hooks for hooks in (getattr(owner, name) for name in names) if isinstance(hooks, Mapping)]
 
 
 def _named(
