@@ -1,0 +1,17 @@
+"""Sharded parameters, and saved tensors that wait on the host, for many steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyper_parallel_tests.endurance.combinations import fsdp_swap, whole
+from hyper_parallel_tests.endurance.long_run import assert_steady, long_run
+from hyper_parallel_tests.harness import contract
+
+
+@contract("EN-01")
+@pytest.mark.steps(200, nightly=2000, weekly=20000, seconds=0.5)
+def test_many_steps(engine, world, ledger, artifacts, steps):
+    """Each step is finite, the losses are the single card's, and nothing that the process holds grows."""
+    run = long_run(world, fsdp_swap(engine, world), whole, steps, artifacts, "FSDP and activation swap")
+    assert_steady(run, ledger, "endurance_losses")

@@ -1,0 +1,35 @@
+"""Faults of the checkpoint that a run leaves behind when it has to end, on torch_native."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hyper_parallel_tests.faults import Patch, fault
+
+_LAST_WORDS = "hyper_parallel_tests.engines.torch_native.recovery.last_words"
+
+
+def _fault(id: str, symptom: str) -> Callable[[Any], Any]:
+    return fault(id=f"endurance-{id}", symptom=symptom, capability="recovery", layer="l4", must_fail=["EN-06"])
+
+
+@_fault("last-words-without-optimizer", "A run that was asked to end goes on with the moments of its first step.")
+def last_words_without_optimizer(patch: Patch) -> None:
+    @patch.around(f"{_LAST_WORDS}:_copied", parameters=("state",))
+    def copied(original: Any, state: dict[str, Any]) -> dict[str, Any]:
+        patch.reached()
+        return original({key: one for key, one in state.items() if not key.startswith("optimizer.state.")})
+
+
+@_fault(
+    "last-words-of-two-steps", "The checkpoint that a failed run has left has parts of one step and parts of the next."
+)
+def last_words_of_two_steps(patch: Patch) -> None:
+    @patch.around(f"{_LAST_WORDS}:LastWords._save", parameters=("self", "step"))
+    def save(original: Any, self: Any, step: int) -> None:
+        newest = max(self._copies)
+        if newest != step:
+            patch.reached()
+            self._copies[step] = self._copies[newest]
+        original(self, step)
