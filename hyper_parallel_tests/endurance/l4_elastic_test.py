@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hyper_parallel_tests.endurance.kills import Kill, drawn
 from hyper_parallel_tests.endurance.launches import uninterrupted
 from hyper_parallel_tests.endurance.training import INTERVAL, Records, assert_same_steps, checkpoint_before
-from hyper_parallel_tests.endurance.workers import LAYOUT, WORKERS, worker
+from hyper_parallel_tests.endurance.workers import LAYOUT, WORKERS, failing_worker, worker
 from hyper_parallel_tests.harness import World, contract, jobs
 
 DEATHS = 2
@@ -36,3 +38,22 @@ def test_group_is_rebuilt(engine, world, ledger, tmp_path, steps):
     launches = [Records(tmp_path / f"launch_{number}") for number in range(DEATHS + 1)]
     begins = [0, *(checkpoint_before(one.step) for one in deaths)]
     assert_same_steps(launches, straight, begins, ledger["exact"])
+
+
+def in_vain(world: World, folder: Path) -> str:
+    """How a run ends whose workers fail each time; it leaves signals as they were."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before, elastic_run = [signal.getsignal(one) for one in numbers], world.engine.elastic_run
+    with pytest.raises(Exception, match="a worker fails") as caught:
+        elastic_run(failing_worker, folder, ranks=WORKERS, max_restarts=1)
+    assert [signal.getsignal(one) for one in numbers] == before
+    return str(caught.value)
+
+
+@contract("EN-06")
+@pytest.mark.watchdog(180)
+def test_restarts_are_used_up(engine, world, tmp_path):
+    """A worker that raises counts as one that dies; after as many restarts as were allowed the run tells who failed."""
+    [said] = jobs.run(world, in_vain, tmp_path, cards=1)
+    assert re.search(r"rank\W+1\b", said), said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["0", "1"]

@@ -16,6 +16,8 @@ LAYOUT, CARDS, STEPS = "fsdp", 2, 8
 SIGNALS = {
     "to_one": End("signal", 5, (1,)),
     "to_all": End("signal", 5, (0, 1)),
+    # Nothing is left to be saved.
+    "at_a_checkpoint": End("signal", 5, (1,), interval=5),
 }
 ERRORS = {
     "in_backward": End("error_in_backward", 5, (1,)),
@@ -51,6 +53,18 @@ def test_sigterm(engine, world, ledger, tmp_path, straight, end):
     saved = jobs.run(world, ends, LAYOUT, STEPS, records, tmp_path / "run", end, cards=CARDS)
     assert saved == [end.step] * CARDS
     assert_goes_on(world, ledger["exact"], tmp_path, records, straight, end)
+
+
+@contract("EN-06")
+def test_exception_in_the_first_step(engine, world, tmp_path):
+    """Where no rank has completed a step nothing is saved, and all of them end and say so."""
+    end = End("error_in_backward", 1, (0,))
+    ended = jobs.watch(world, ends, LAYOUT, STEPS, Records(tmp_path / "ended"), tmp_path / "run", end, cards=CARDS)
+    assert ended[0].error == "Failure: rank 0 fails in step 1"
+    for rank, one in enumerate(ended):
+        assert one.error, f"rank {rank} has gone on alone: {one}"
+        assert "last words: none, since rank 0 has completed no step" in one.traceback
+    assert not [*(tmp_path / "run").glob("step-*")]
 
 
 @contract("EN-06")

@@ -31,11 +31,13 @@ class End:
             "error_behind_update", when the others have completed the step already.
         step: the one in which it comes, the first is 1.
         ranks: over which.
+        interval: steps between checkpoints that the run saves itself, 0 for none.
     """
 
     what: str
     step: int
     ranks: tuple[int, ...]
+    interval: int = 0
 
     @property
     def completed(self) -> int:
@@ -79,22 +81,26 @@ def _ending(engine: Any, end: End, trainer: Any) -> Any:
 
 def ends(world: World, layout: str, steps: int, records: Records, folder: Path, end: End) -> int | None:
     """A run that has its end; the step that it has saved."""
-    engine = world.engine
-    words: list[Any] = []
-    callbacks = (records.writer(engine), end.callback(engine), partial(_telling, engine, words))
+    engine, before = world.engine, signal.getsignal(signal.SIGTERM)
+    entered: list[Any] = []
+    callbacks = (records.writer(engine), end.callback(engine), partial(_telling, engine, end.interval, entered))
     trainer = made(world, layout, steps, *callbacks, checkpoints=None)
     with engine.CheckpointManager(folder) as manager, engine.LastWords(manager, trainer.state_dict) as last:
-        words.append(last)
+        entered += [manager, last]
         trainer.train()
+    assert signal.getsignal(signal.SIGTERM) == before, "behind the context SIGTERM is not handled as before it"
     return last.saved
 
 
-def _telling(engine: Any, words: list[Any], trainer: Any) -> Any:
+def _telling(engine: Any, interval: int, entered: list[Any], trainer: Any) -> Any:
     class Telling(engine.Callback):
         name = "telling"
 
         def on_step_end(self, state: Any, *, loss: float, grad_norm: float | None) -> None:
-            if words[0].completed(state.global_step):
+            manager, last = entered
+            if interval and state.global_step % interval == 0:
+                manager.save(state.global_step, self.trainer.state_dict())
+            if last.completed(state.global_step):
                 state.should_stop = True
 
     return Telling(trainer)

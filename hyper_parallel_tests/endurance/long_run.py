@@ -73,10 +73,6 @@ def assert_steady(run: LongRun, ledger: Any, losses: str) -> None:
     """
     assert_finite(run.losses, "loss")
     assert_finite(run.norms, "gradient norm")
-
-    import os
-
-    assert not os.environ.get("ENA_SHOW")
     assert_close(run.losses, run.single, ledger[losses], what="loss of each step")
     bands = {name: ledger[f"endurance_growth_{name}"] for name in run.growth}
     grown = [f"{name} by {by:.1f}, {bands[name]}" for name, by in run.growth.items() if by not in bands[name]]

@@ -85,8 +85,11 @@ def sampling(device: torch.device) -> Iterator[Sampling]:
 def growth(values: Sequence[float]) -> float:
     """From the first of the samples to the last, by the median of the slopes between all pairs (Theil and Sen).
 
-    Neither a jump nor a few samples that lie elsewhere move it, but a steady small growth does.
+    Neither a jump nor a few samples that lie elsewhere move it, but a steady small growth does. One sample alone
+    has not grown.
     """
+    if len(values) < 2:
+        return 0.0
     places, heights = torch.arange(len(values), dtype=torch.float64), torch.tensor(values, dtype=torch.float64)
     first, second = torch.triu_indices(len(values), len(values), offset=1)
     slopes = (heights[second] - heights[first]) / (places[second] - places[first])

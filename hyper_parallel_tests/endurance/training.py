@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -112,8 +113,10 @@ class Records:
 
     def read(self, step: int) -> dict[str, Any]:
         """What a step came to, by ranks."""
-        ranks = range(len(list(self._folder.glob(f"{step}-*.pt"))))
-        return {f"rank {rank}": torch.load(self._folder / f"{step}-{rank}.pt") for rank in ranks}
+        # Not by listing the folder for each of many steps.
+        paths = (self._folder / f"{step}-{rank}.pt" for rank in itertools.count())
+        found = itertools.takewhile(Path.exists, paths)
+        return {f"rank {rank}": torch.load(path) for rank, path in enumerate(found)}
 
     def writer(self, engine: Any) -> MakeCallback:
         """Makes a callback that writes each step down."""

@@ -10,7 +10,7 @@ from hyper_parallel_tests.endurance.launches import goes_on
 from hyper_parallel_tests.endurance.training import Records
 from hyper_parallel_tests.harness.world import World, device_of, engine_called, join_process_group
 
-__all__ = ["LAYOUT", "WORKERS", "worker"]
+__all__ = ["LAYOUT", "WORKERS", "failing_worker", "worker"]
 
 LAYOUT, WORKERS = "fsdp", 2
 
@@ -23,3 +23,10 @@ def worker(engine: str, device: str, steps: int, folder: Path, deaths: list[Kill
     death = deaths[restarts] if restarts < len(deaths) else None
     goes_on(world, LAYOUT, steps, Records(folder / f"launch_{restarts}"), folder / "checkpoints", death)
     return restarts, f"{os.environ['TORCHELASTIC_RUN_ID']} rank {rank}"
+
+
+def failing_worker(folder: Path) -> None:
+    """On rank 1 it leaves a file with the number of its group, and raises."""
+    if os.environ["RANK"] == "1":
+        (folder / os.environ["TORCHELASTIC_RESTART_COUNT"]).touch()
+        raise ArithmeticError("a worker fails")

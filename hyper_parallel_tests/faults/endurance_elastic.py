@@ -41,3 +41,21 @@ def _forgetful(entrypoint: Callable[..., Any], *args: Any) -> Any:
     if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
         state._fill = some
     return entrypoint(*args)
+
+
+@fault(
+    id="endurance-a-restart-too-many",
+    symptom="A run that cannot go on is started more often than its user allowed.",
+    capability="recovery",
+    layer="l4",
+    must_fail=["EN-06"],
+)
+def a_restart_too_many(patch: Patch) -> None:
+    @patch.around(
+        "hyper_parallel_tests.engines.torch_native.recovery.elastic:launch_agent",
+        parameters=("config", "entrypoint", "args"),
+    )
+    def launch(original: Any, config: Any, *args: Any) -> Any:
+        patch.reached()
+        config.max_restarts += 1
+        return original(config, *args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -33,3 +34,34 @@ def last_words_of_two_steps(patch: Patch) -> None:
             patch.reached()
             self._copies[step] = self._copies[newest]
         original(self, step)
+
+
+@_fault("last-words-unsaid", "A run that ends at one of its own checkpoints says that it has saved none.")
+def last_words_unsaid(patch: Patch) -> None:
+    @patch.around(f"{_LAST_WORDS}:LastWords._save", parameters=("self", "step"))
+    def save(original: Any, self: Any, step: int) -> None:
+        found = step in self._manager.steps()
+        original(self, step)
+        if found:
+            patch.reached()
+            self.saved = None
+
+
+@_fault("last-words-keep-the-signal", "What runs behind the training cannot be ended by SIGTERM any more.")
+def last_words_keep_the_signal(patch: Patch) -> None:
+    @patch.around(f"{_LAST_WORDS}:LastWords.__exit__", parameters=("self", "kind", "error", "traceback"))
+    def leave(original: Any, self: Any, *args: Any) -> None:
+        original(self, *args)
+        for number in self._signals:
+            patch.reached()
+            signal.signal(number, self._hear)
+
+
+@_fault("last-words-of-no-step", "A run that fails in its first step leaves a checkpoint of nothing.")
+def last_words_of_no_step(patch: Patch) -> None:
+    @patch.around(f"{_LAST_WORDS}:LastWords._speak", parameters=("self",))
+    def speak(original: Any, self: Any) -> str:
+        if not self._copies:
+            patch.reached()
+            self._copies[0] = {"progress.global_step": 0}
+        return original(self)

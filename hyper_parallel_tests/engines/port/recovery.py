@@ -62,7 +62,7 @@ class Recovery(Protocol):
         An exception that leaves the context on one rank ends what the others wait for; they leave with an error of
         theirs. All ranks meet anew, and save the newest step that every rank has completed; then the exception goes
         on, with a note that says which step was saved, or why none was. The process group is another one afterwards,
-        good for nothing but to end.
+        good for nothing but to end, and network connections of the process other than to the group's store are shut.
 
         ``saved``: the step of the checkpoint that it has left behind, or found there; None while there is none.
 

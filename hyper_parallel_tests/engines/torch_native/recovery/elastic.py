@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
 __all__ = ["elastic_run"]
@@ -22,22 +27,39 @@ def elastic_run(
     """See the port."""
     # Have the processes forked off one that has loaded torch, which takes longer than most restarts.
     multiprocessing.set_forkserver_preload(["torch.distributed.tensor"])
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id="elastic_run",
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{_LOOPBACK}:0",
-        # The agent would otherwise ask the resolver for the host's name, which a bare container does not answer.
-        local_addr=_LOOPBACK,
-        max_restarts=max_restarts,
-        start_method="forkserver",
-        shutdown_timeout=shutdown_timeout,
-    )
-    with mock.patch.dict(os.environ, _environment()):
-        found = launch_agent(config, function, list(args))
+    # The agent leaves behind what it has written, and the handlers by which it hears of its own end.
+    with TemporaryDirectory(prefix="elastic_run_") as logs, _handlers_kept():
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id="elastic_run",
+            rdzv_backend="c10d",
+            rdzv_endpoint=f"{_LOOPBACK}:0",
+            # The agent would otherwise ask the resolver for the host's name, which a bare container does not answer.
+            local_addr=_LOOPBACK,
+            max_restarts=max_restarts,
+            start_method="forkserver",
+            shutdown_timeout=shutdown_timeout,
+            logs_specs=DefaultLogsSpecs(logs),
+        )
+        with mock.patch.dict(os.environ, _environment()):
+            found = launch_agent(config, function, list(args))
     return [found[rank] for rank in range(ranks)]
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Context behind which signals are handled by whom they were before."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        # Elsewhere the agent has left them alone.
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                if signal.getsignal(number) != handler and handler is not None:
+                    signal.signal(number, handler)
 
 
 def _environment() -> dict[str, str]:

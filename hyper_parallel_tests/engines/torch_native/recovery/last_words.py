@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -37,7 +38,12 @@ class LastWords:
         self._copies: dict[int, dict[str, Any]] = {}
 
     def __enter__(self) -> LastWords:
-        self._before = {number: signal.signal(number, self._hear) for number in self._signals}
+        try:
+            for number in self._signals:
+                self._before[number] = signal.signal(number, self._hear)
+        except BaseException:
+            self._give_back()
+            raise
         return self
 
     def __exit__(
@@ -47,8 +53,7 @@ class LastWords:
             if isinstance(error, Exception):
                 error.add_note(self._speak())
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+            self._give_back()
 
     def completed(self, step: int) -> bool:
         """See the port."""
@@ -64,6 +69,12 @@ class LastWords:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
+
+    def _give_back(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            # None is a handler that is not Python's, which cannot be put back from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _save(self, step: int) -> None:
         if step not in self._manager.steps():
@@ -119,9 +130,15 @@ def _hang_up(kept: int) -> None:
 
     Gloo has no abort: peers wait until connections end, and those live as long as whatever refers to a group.
     """
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as one:
-            if one.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            if kept not in (one.getsockname()[1], one.getpeername()[1]):
-                one.shutdown(socket.SHUT_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                _shut(os.dup(descriptor), kept)
+
+
+def _shut(descriptor: int, kept: int) -> None:
+    with socket.socket(fileno=descriptor) as one:
+        if one.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if kept not in (one.getsockname()[1], one.getpeername()[1]):
+            one.shutdown(socket.SHUT_RDWR)
