@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -36,3 +37,26 @@ def host_copy_of_an_earlier_message(patch: Patch) -> None:
             else:
                 copied[key] = self.there.bytes().clone()
         return None
+
+
+@fault(
+    id="ix-later-micro-batches-stay-on-the-device",
+    symptom="In a pipeline swap saves memory for the first micro-batch alone: the others are copied and stay as well.",
+    capability="activation_swap",
+    layer="l3",
+    must_fail=["IX-15"],
+    ranks="all",
+)
+def later_micro_batches_stay_on_the_device(patch: Patch) -> None:
+    kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @patch.around(
+        "hyper_parallel_tests.engines.torch_native.activation_swap.saved:SwapGroup.wait_offload", parameters=("self",)
+    )
+    def wait(original: Any, self: Any) -> None:
+        if any(one.state.name == "HOST" for one in self._members):
+            for one in self._members:
+                if one.state.name == "LEAVING":
+                    patch.reached()
+                    kept[one] = one.here
+        original(self)

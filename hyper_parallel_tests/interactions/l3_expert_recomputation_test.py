@@ -59,12 +59,17 @@ class BiasedRouter(Router):
         self.bias += RATE * (counts.mean() - counts).sign()
 
 
+def expert_layer(engine: Any) -> nn.Module:
+    """The engine's, with a bias that follows the load."""
+    return engine.MoE(SHAPE.hidden, SHAPE.expert_ffn, SHAPE.experts, SHAPE.top_k, load_balance_coeff=RATE)
+
+
 class Balanced(nn.Module):
     """The engine's layer whose balancing loss is attached inside, so that it is part of the region."""
 
     def __init__(self, engine: Any) -> None:
         super().__init__()
-        self.moe = engine.MoE(SHAPE.hidden, SHAPE.expert_ffn, SHAPE.experts, SHAPE.top_k, load_balance_coeff=RATE)
+        self.moe = expert_layer(engine)
         self.engine, self.mesh = engine, None
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -210,9 +215,11 @@ def test_trains_as_a_single_card_does(engine, world, ledger, options):
 @each_region
 def test_routing_repeats(engine, world, options):
     """A region's second run chooses what its first chose, with the same weights, where the tokens are drawn in it."""
-    layer = build(lambda: nn.Sequential(nn.Dropout(0.5), MoeLayer(SHAPE)), 0).to(world.device)
+    layer = build(lambda: nn.Sequential(nn.Dropout(0.5), expert_layer(engine)), 0).to(world.device)
+    moe = layer[1]
+    engine.ExpertParallel().apply(moe.experts, HERE.mesh(world))
     found: list[Routing] = []
-    layer[1].router.register_forward_hook(lambda module, given, routing: found.append(routing))
+    moe.experts.register_forward_pre_hook(lambda *_: found.append(moe.routing))
     tokens = mine(world)[0].inputs.requires_grad_()
     engine.checkpoint_wrapper(layer, **options)(tokens).square().sum().backward()
     first, second = ([one.detach() for one in routing] for routing in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,10 @@ each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchron
 
 def sharded(engine: Any, world: World, style: str, asynchronous: bool) -> Layers:
     mesh = HERE.mesh(world)
-    model = with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous)
+    return in_shards(engine, mesh, with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous))
+
+
+def in_shards(engine: Any, mesh: Any, model: Layers) -> Layers:
     for layer in model.layers:
         engine.fully_shard(layer, mesh=mesh)
     return engine.fully_shard(model, mesh=mesh)
@@ -99,6 +103,27 @@ def test_ranks_communicate_in_one_order(engine, world, style, asynchronous):
         kinds = {line.split()[0] for line in step.lines()}
         assert {"all_gather", "reduce_scatter", CARRIERS[style]} <= kinds, f"only {kinds} were seen"
         assert orders == [step.lines()] * world.size
+
+
+@contract("IX-06")
+@each_style
+@each_way
+def test_communication_is_that_of_both(engine, world, style, asynchronous):
+    """A step starts the transfers of a divided sequence and the collectives of the shards, none more and none less."""
+    mesh = HERE.mesh(world)
+    divided = with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous)
+    shards, rows = in_shards(engine, mesh, whole(world)), mine(world)[0]
+    both = sharded(engine, world, style, asynchronous)
+    lines = [Counter(lines_of(model, rows, world)) for model in (both, divided, shards)]
+    assert lines[0] == lines[1] + lines[2]
+
+
+def lines_of(model: Layers, rows: Any, world: World) -> list[str]:
+    """The collectives of a second step."""
+    for _ in range(2):
+        with trace.collectives() as sent:
+            loss_here(world)(model, rows).backward()
+    return sent.lines()
 
 
 @contract("IX-06")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hyper_parallel_tests.harness import World, assert_parity, contract, train_baseline
+from hyper_parallel_tests.harness import World, assert_parity, contract, trace, train_baseline
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.micro_batches import (
     NotedPipeline,
@@ -80,6 +80,23 @@ def test_each_step_moves_as_much(engine, world, schedule):
         moved.append({way: sum(size for one, size in copies if one == way) for way in ("offload", "load")})
     assert moved[0] == moved[1]
     assert all(moved[0].values())
+
+
+@contract("IX-15")
+def test_micro_batches_wait_in_host_memory(engine, world):
+    """When a stage's backward begins, what all micro-batches have saved is away: so much less is on the device."""
+    held, moved = {}, 0
+    for swap in (True, False):
+        piped, (first, second, *_) = pipeline(engine, world, "gpipe", swap=swap), batches(world)
+        piped.run(first)
+        at_backward: list[int] = []
+        (stage,) = piped.modules.values()
+        stage.register_full_backward_pre_hook(lambda *_, seen=at_backward: seen.append(made.held()))
+        with engine.watch_swap_copies() as copies, trace.made(world.device) as made:
+            piped.run(second)
+        held[swap], moved = at_backward[0], moved + sum(size for way, size in copies if way == "offload")
+    # A pipeline has to keep what its stages were given, of which some is what moved.
+    assert held[False] - held[True] >= moved / 2 > 0
 
 
 @contract("IX-15")
