@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from hyper_parallel_tests.contract_check import build_files
 from hyper_parallel_tests.contract_check.assertions import assertions
@@ -58,7 +59,7 @@ def rows(tree: Tree, domains: Collection[str] = (), layers: Collection[str] = ()
         build_files.Unreadable: a BUILD file cannot be worked out.
     """
     found = []
-    targets = _targets(tree)
+    targets = _targets_of_files(tree)
     for contract in tree.contracts.values():
         if domains and contract.path.parent.name not in domains or layers and contract.layer not in layers:
             continue
@@ -114,19 +115,23 @@ def _cells(row: Row) -> Iterator[str]:
     yield ", ".join(row.assertions) or "none"
 
 
-def _targets(tree: Tree) -> list[build_files.Target]:
-    return [target for path in build_files.all_below(tree.root) for target in build_files.layer_tests(path)]
+def _targets_of_files(tree: Tree) -> dict[Path, list[str]]:
+    """Test file -> labels of the targets that run it."""
+    found: dict[Path, list[str]] = {}
+    for path in build_files.all_below(tree.root):
+        for target in build_files.layer_tests(path):
+            for file in target.files:
+                found.setdefault(file, []).append(target.label(tree.root))
+    return found
 
 
-def _row(contract: Contract, case: Case, targets: list[build_files.Target]) -> Row:
-    root = case.source.sources.root
-    labels = [target.label(root) for target in targets if case.source.path in target.files]
+def _row(contract: Contract, case: Case, targets: dict[Path, list[str]]) -> Row:
     places = sorted({(source is not case.source, source.path.name, line) for source, line in _assertions(case)})
     return Row(
         contract,
         case=f"{case.source.path.name}::{case.name}",
         layer=case.layer,
-        targets=tuple(labels),
+        targets=tuple(targets.get(case.source.path, ())),
         assertions=tuple(f"{name}:{line}" if elsewhere else str(line) for elsewhere, name, line in places),
     )
 
