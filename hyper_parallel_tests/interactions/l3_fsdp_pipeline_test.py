@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hyper_parallel_tests.harness import (
-    World,
     assert_close,
     assert_parity,
     contract,
@@ -17,28 +14,19 @@ from hyper_parallel_tests.harness import (
     mean_over_ranks,
     train_baseline,
 )
-from hyper_parallel_tests.interactions.decoder_stages import MICRO_BATCHES, batches, loss, optimizer, piped, whole
+from hyper_parallel_tests.interactions.decoder_stages import batches, loss, optimizer, pipeline_and_rows, whole
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
-from hyper_parallel_tests.interactions.pipelines import Pipeline
 from hyper_parallel_tests.interactions.scenario import scenario
 from hyper_parallel_tests.models.decoder import Decoder
-from hyper_parallel_tests.models.decoder_layouts import lay_out
 from hyper_parallel_tests.models.seeding import Batch
 
 HERE = scenario("FSDP-L2-09")
 
 
-def pipeline_and_rows(engine: Any, world: World) -> tuple[Pipeline, list[Batch]]:
-    """This rank's stage of the decoder, which has one block, and its rows."""
-    mesh = HERE.mesh(world)
-    laid = lay_out(engine, whole(world), mesh, micro_batches=MICRO_BATCHES)
-    return piped(engine, mesh, laid), [laid.part(one) for one in batches(world)]
-
-
 @contract("FSDP-L2-09")
 def test_trains_as_data_parallelism_does(engine, world, ledger):
     """Loss, norm, gradients and parameters of three steps are those of the whole on four cards."""
-    pipeline, rows = pipeline_and_rows(engine, world)
+    pipeline, rows = pipeline_and_rows(engine, world, HERE.mesh(world))
     candidate = pipeline.train(rows, optimizer=optimizer)
     baseline = train_baseline(
         whole(world),
@@ -63,7 +51,7 @@ def boundary_gradients(model: Decoder, given: list[Batch]) -> list[Tensor]:
 @contract("FSDP-L2-09")
 def test_gradients_at_the_boundary(engine, world, ledger):
     """What the second stage sends back, and the first one takes, is the single card's gradient of these rows."""
-    pipeline, rows = pipeline_and_rows(engine, world)
+    pipeline, rows = pipeline_and_rows(engine, world, HERE.mesh(world))
     # An engine may learn shapes in its first run, by passes of its own.
     pipeline.run(rows[0])
     found: list[Tensor] = []
@@ -89,5 +77,5 @@ def test_gradients_at_the_boundary(engine, world, ledger):
 @contract("FSDP-L2-09")
 def test_life_cycle_is_closed(engine, world):
     """After a step each parameter is this rank's shard, no message is under way and nothing has grown."""
-    pipeline, (rows, *_) = pipeline_and_rows(engine, world)
+    pipeline, (rows, *_) = pipeline_and_rows(engine, world, HERE.mesh(world))
     assert_closed(lambda: pipeline.run(rows), optimizer(pipeline.model.parameters()), pipeline.model)
