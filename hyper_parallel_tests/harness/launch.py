@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from hyper_parallel_tests.faults import catalogues
-from hyper_parallel_tests.harness import channel, loading, processes, ranks
+from hyper_parallel_tests.harness import channel, loading, processes, ranks, rewriting
 from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals, on_sigterm
 from hyper_parallel_tests.harness.contracts import CONTRACT_FILES, ContractError
 from hyper_parallel_tests.harness.expectations import Expectations, present_engines
@@ -82,6 +82,7 @@ def _launch(options: Options, folder: Path) -> int:
     # numpy's threads, started on import, would make forks of the fork server unsafe, and ranks share the host.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     processes.adopt_orphans()
+    rewriting.prepare(options.files)
     ranks.start_fork_server(loading.for_fork_server(options), options.ranks)
     kept = options.outputs or folder
     listener = channel.Listener()
