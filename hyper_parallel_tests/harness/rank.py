@@ -156,6 +156,9 @@ def _pytest_args(options: Options, rank: int) -> list[str]:
         os.devnull,
         "--rootdir",
         str(options.root),
+        # Without this pytest lists every folder from the file system's root on, and runs a conftest.py that lies there.
+        "--confcutdir",
+        str(options.root),
         "--import-mode=importlib",
         "--strict-markers",
         "-s",
