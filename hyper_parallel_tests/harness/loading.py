@@ -9,13 +9,17 @@ from pathlib import Path
 from hyper_parallel_tests.harness.expectations import engine_folder
 from hyper_parallel_tests.harness.options import Options
 
+# What torch itself imports on the first use of an optimizer, a checkpoint or FSDP: a second of each rank's time.
+_LATE = "torch._dynamo"
 # What engines import of torch; it takes ten times as long as an engine itself.
 TORCH_OF_ENGINES = (
-    "torch._dynamo",
+    _LATE,
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )
+# What most cases ask for; it knows no engine, and calls torch by the names that a fault replaces.
+_JUDGING = tuple(f"hyper_parallel_tests.harness.judging.{name}" for name in ("baseline", "determinism", "trace"))
 
 
 def needs_siblings(options: Options) -> bool:
@@ -48,7 +52,9 @@ def for_fork_server(options: Options) -> list[str]:
         torch.append("hyper_parallel_tests.harness.judging.clean")
     if engine_folder(options.engine) is None:
         return torch if options.ranks > 1 or options.process_group else []
-    return [*torch, *(TORCH_OF_ENGINES if needs_siblings(options) else _capabilities(options))]
+    faults = [f"hyper_parallel_tests.faults.{name}" for name in options.faults if "." not in name]
+    engine = TORCH_OF_ENGINES if needs_siblings(options) else [_LATE, *_capabilities(options)]
+    return [*torch, *_JUDGING, *faults, *engine]
 
 
 def for_ranks(options: Options) -> tuple[str, ...] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# The first backward would import it: seconds per rank, and an environment variable that appears in a case.
-import torch._dynamo  # noqa: F401
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup

@@ -5,8 +5,6 @@ FSDP2 lacks: replicated parameters, communication per parameter, a choice betwee
 independent modules in a list, and gradients that ``zero_grad`` cannot miss.
 """
 
-import torch._dynamo  # noqa: F401 - FSDP2 imports it on first use; here it is loaded once, before the ranks start
-
 from hyper_parallel_tests.engines.torch_native.fully_shard.inspect import managed_parameters
 from hyper_parallel_tests.engines.torch_native.fully_shard.module import HSDPModule
 from hyper_parallel_tests.engines.torch_native.fully_shard.policies import (
