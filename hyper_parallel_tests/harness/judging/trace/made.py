@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,6 +36,9 @@ class Made(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # DTensor tries an operation on shapes alone the first time: nothing is held.
+        if any(issubclass(kind, FakeTensor) for kind in types):
+            return func(*args, **kwargs)
         # What a distributed tensor does comes back here as operations on plain tensors.
         if any(unfolds(kind) for kind in types):
             return NotImplemented
@@ -53,7 +57,10 @@ class Made(TorchDispatchMode):
         return self._bytes()
 
     def _bytes(self) -> int:
-        return sum(_size(one) for one in self._made.values())
+        storages = {key: torch.UntypedStorage._new_with_weak_ptr(one.cdata) for key, one in self._made.items()}
+        # Forget the dead: to ask for them too after each operator costs the square of their number.
+        self._made = {key: self._made[key] for key, storage in storages.items() if storage is not None}
+        return sum(storage.nbytes() for storage in storages.values() if storage is not None)
 
     def _storages(self, values: Any) -> list[torch.UntypedStorage]:
         tensors = [one for one in tree_leaves(values) if isinstance(one, Tensor)]
@@ -68,9 +75,3 @@ def made(device: torch.device | None = None) -> Made:
 def size_of(*shape: int, dtype: torch.dtype = torch.float32) -> int:
     """Bytes of a tensor of this shape."""
     return torch.Size(shape).numel() * dtype.itemsize
-
-
-def _size(reference: StorageWeakRef) -> int:
-    """Bytes of a storage that may be gone."""
-    storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
-    return 0 if storage is None else storage.nbytes()
