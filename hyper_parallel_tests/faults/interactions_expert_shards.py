@@ -67,6 +67,29 @@ def experts_reduced_with_others(patch: Patch) -> None:
     patch.replace(f"{_FULLY_SHARD}._fsdp_param_group:FSDPParamGroup._all_reduce_process_group", make)
 
 
+@fault(
+    id="ix-some-ranks-gather-ahead-of-experts",
+    symptom="Numbers are right, and on other meshes training stops: each rank waits for one that waits for another.",
+    capability="fully_shard",
+    layer="l3",
+    must_fail=["FSDP-L2-10"],
+    ranks="all",
+)
+def some_ranks_gather_ahead_of_experts(patch: Patch) -> None:
+    @patch.around(f"{_FULLY_SHARD}._fsdp_state:FSDPState._pre_forward", parameters=("self", "module"))
+    def pre_forward(original: Any, self: Any, *args: Any) -> Any:
+        given = original(self, *args)
+        own = [one for group in self._fsdp_param_groups for one in group.fsdp_params]
+        if patch.rank % 2 and any(map(_is_of_experts, own)):
+            states = self._state_ctx.all_states
+            # The rows of the experts are exchanged after this; a group's own order stays.
+            for following in states[states.index(self) + 1 :][:1]:
+                for group in following._fsdp_param_groups:
+                    patch.reached()
+                    group._prefetch_unshard(group, "forward")
+        return given
+
+
 def _is_of_experts(param: Any) -> bool:
     """Whether a parameter of FSDP2 was divided over ranks that share experts out."""
     return param.is_dtensor and "ep" in param._unsharded_dtensor_spec.mesh.mesh_dim_names

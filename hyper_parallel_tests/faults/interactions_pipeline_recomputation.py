@@ -5,6 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+
 from hyper_parallel_tests.faults import Patch, fault
 
 
@@ -30,3 +34,25 @@ def region_keeps_the_latest_random_state(patch: Patch) -> None:
                 patch.reached()
                 one.__closure__[place].cell_contents = state.cell_contents
         others.add(recompute_fn)
+
+
+@fault(
+    id="ix-message-that-nobody-takes",
+    symptom="Pipelines that recompute are slower the longer they run: each step sends one message too many.",
+    capability="pipeline_parallel",
+    layer="l3",
+    must_fail=["IX-08"],
+)
+def message_that_nobody_takes(patch: Patch) -> None:
+    @patch.around(
+        "hyper_parallel_tests.engines.torch_native.pipeline_parallel.schedules:_Schedule._train",
+        parameters=("self", "args", "kwargs"),
+    )
+    def train(original: Any, self: Any, *given: Any) -> Any:
+        outputs = original(self, *given)
+        stage = self._stages[-1]
+        if stage.is_last and any(isinstance(one, CheckpointWrapper) for one in stage.submod.modules()):
+            patch.reached()
+            # Under a tag of its own, so that nothing else is taken for it.
+            dist.isend(torch.zeros(1, device=stage.device), group=stage.group, group_dst=0, tag=1)
+        return outputs

@@ -7,6 +7,7 @@ from typing import Any
 from hyper_parallel_tests.faults import Patch, fault
 
 _STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
+_PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam"
 
 
 @fault(
@@ -42,3 +43,28 @@ def recomputation_leaves_hooks(patch: Patch) -> None:
             patch.reached()
             module.register_forward_hook(lambda *_: None)
         return original(self, module, *args)
+
+
+@fault(
+    id="ix-recomputed-layers-stay-in-memory",
+    symptom="With recomputation sharding saves no memory: what a second forward has read stays gathered for good.",
+    capability="fully_shard",
+    layer="l3",
+    must_fail=["IX-07"],
+    ranks="all",
+)
+def recomputed_layers_stay_in_memory(patch: Patch) -> None:
+    run_again: set[int] = set()
+
+    @patch.around(f"{_STATE}._pre_forward", parameters=("self", "module", "args", "kwargs"))
+    def pre_forward(original: Any, self: Any, *args: Any) -> Any:
+        if self._training_state.name == "PRE_BACKWARD":
+            run_again.update(id(one) for group in self._fsdp_param_groups for one in group.fsdp_params)
+        return original(self, *args)
+
+    @patch.around(f"{_PARAM}.free_unsharded_param", parameters=("self",))
+    def free(original: Any, self: Any) -> None:
+        if id(self) in run_again:
+            patch.reached()
+            return
+        original(self)

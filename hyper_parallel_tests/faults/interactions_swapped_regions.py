@@ -53,3 +53,39 @@ def sharded_regions_run_on_half_an_input(patch: Patch) -> None:
         patch.reached()
         half = found.shape[0] // 2
         return torch.cat((found[:half], torch.zeros_like(found[half:])))
+
+
+@fault(
+    id="ix-host-copies-of-sharded-regions-kept",
+    symptom="With swap and recomputation host memory fills step by step: copies stay there after they came back.",
+    capability="activation_swap",
+    layer="l3",
+    must_fail=["FSDP-L2-06"],
+    ranks="all",
+)
+def host_copies_of_sharded_regions_kept(patch: Patch) -> None:
+    inside: list[bool] = []
+    of_regions: weakref.WeakSet[Any] = weakref.WeakSet()
+    kept: list[Any] = []
+
+    @patch.around(f"{_SWAP}.wrapper:SwapWrapper.forward", parameters=("self",))
+    def forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        inside.append(_has(self, CheckpointWrapper) and _has(self, FSDPModule))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            inside.pop()
+
+    @patch.around(f"{_SWAP}.manager:_Manager.pack", parameters=("self", "tensor"))
+    def pack(original: Any, self: Any, tensor: Any) -> Any:
+        handle = original(self, tensor)
+        if inside[-1:] == [True]:
+            of_regions.add(handle.saved)
+        return handle
+
+    @patch.around(f"{_SWAP}.saved:Saved.arrive", parameters=("self",))
+    def arrive(original: Any, self: Any) -> None:
+        if self in of_regions:
+            patch.reached()
+            kept.append(self.there)
+        original(self)

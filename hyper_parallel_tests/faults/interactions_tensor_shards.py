@@ -24,3 +24,20 @@ def unsummed_gradients_reduced(patch: Patch) -> None:
             patch.reached()
             return grad.to_local()
         return original(self, grad)
+
+
+@fault(
+    id="ix-divided-layers-stay-gathered",
+    symptom="Layers that are divided need more memory than others: they stay gathered after their forward.",
+    capability="fully_shard",
+    layer="l3",
+    must_fail=["IX-02"],
+    ranks="all",
+)
+def divided_layers_stay_gathered(patch: Patch) -> None:
+    @patch.around("torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.reshard", parameters=("self",))
+    def reshard(original: Any, self: Any) -> None:
+        if self._training_state.name == "FORWARD" and any(one.is_dtensor for one in self.fsdp_params):
+            patch.reached()
+            return
+        original(self)

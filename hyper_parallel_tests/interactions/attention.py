@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ HIDDEN, HEADS, KV_HEADS, WIDTH = 16, 8, 4, 4
 STEPS, ROWS, TOKENS = 3, 2, 8
 # ulysses_degree of each style.
 STYLES = {"ulysses": None, "all_gather": 1}
+each_style = pytest.mark.parametrize("style", STYLES)
+each_way = pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
 
 optimizer = partial(torch.optim.AdamW, lr=1e-2, eps=1e-3, foreach=False)
 
@@ -100,6 +103,12 @@ def outputs(model: nn.Module, batch: Batch, rank: int = 0, size: int = 1) -> dic
     output = model(inputs, positions)
     (output * batch.targets).sum().backward()
     return {"output": output.detach(), "gradient": inputs.grad}
+
+
+def with_divided_heads(engine: Any, mesh: Any, model: Layers) -> Layers:
+    """The layers with their heads divided over a mesh of one dimension; before the sequence is."""
+    plan = {f"layers.*.{name}.linear": engine.ColwiseParallel() for name in "qkv"}
+    return engine.parallelize_module(model, mesh, plan | {"layers.*.o": engine.RowwiseParallel()})
 
 
 def with_divided_sequence(engine: Any, mesh: Any, model: Layers, style: str, *, asynchronous: bool) -> Layers:

@@ -39,6 +39,11 @@ def laid_out(engine: Any, world: World, tensor: Any, data: Any, seed: int = 0) -
     """The decoder divided over the mesh `tensor` of one dimension, then sharded over the mesh `data`."""
     model = whole(world, seed)
     engine.parallelize_module(model, tensor, _plan(engine))
+    return in_shards(engine, model, data)
+
+
+def in_shards(engine: Any, model: Decoder, data: Any) -> Decoder:
+    """The decoder sharded over the mesh `data`, each block a unit."""
     for block in model.blocks:
         engine.fully_shard(block, mesh=data)
     return engine.fully_shard(model, mesh=data)

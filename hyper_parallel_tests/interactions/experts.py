@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from hyper_parallel_tests.harness import World, mean_over_ranks, trace, train, train_baseline
+from hyper_parallel_tests.harness import World, mean_over_ranks, train, train_baseline
 from hyper_parallel_tests.harness.judging.parity import Track
 from hyper_parallel_tests.models.decoder import decoder_batch
 from hyper_parallel_tests.models.moe import MoeDecoder, MoeShape, moe_decoder, moe_loss
@@ -96,14 +95,3 @@ def _norms_of_experts(grads: dict[str, Tensor]) -> dict[str, Tensor]:
         if experts:
             squares[layer] = squares.get(layer, 0) + grad.double().square().flatten(1).sum(1)
     return {layer: one.sqrt() for layer, one in squares.items()}
-
-
-def assert_same_order(world: World, sent: trace.Collectives) -> None:
-    """Hold the ranks of every group to have started the same collectives in the same order; all ranks call this."""
-    everyone: list[Any] = [None] * world.size
-    dist.all_gather_object(everyone, [(one.ranks, one.op, one.dtype, one.reduce) for one in sent])
-    for ranks in sorted({ranks for ranks, *_ in everyone[world.rank]}):
-        orders = {rank: [what for group, *what in everyone[rank] if group == ranks] for rank in ranks}
-        first = orders[ranks[0]]
-        differing = {rank: order for rank, order in orders.items() if order != first}
-        assert not differing, f"ranks {ranks} part: rank {ranks[0]} starts {first}, and others {differing}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hyper_parallel_tests.harness import World, assert_parity, contract, mean_over_ranks, train, train_baseline
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.interactions.shards import by_layer
 from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
 from hyper_parallel_tests.models.seeding import Batch
 
@@ -42,10 +43,7 @@ def mine(world: World, window: int, width: int) -> list[list[Batch]]:
 
 def sharded(engine: Any, world: World, width: int) -> Mlp:
     """The network, layer by layer; of an odd width shards are uneven."""
-    model, mesh = mlp(width).to(world.device), HERE.mesh(world)
-    for layer in model.layers:
-        engine.fully_shard(layer, mesh=mesh)
-    return engine.fully_shard(model, mesh=mesh)
+    return by_layer(engine, mlp(width).to(world.device), HERE.mesh(world))
 
 
 def accumulate(model: nn.Module, rows: Sequence[Batch]) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hyper_parallel_tests.harness import (
@@ -19,23 +20,22 @@ from hyper_parallel_tests.harness import (
     train_baseline,
 )
 from hyper_parallel_tests.interactions.attention import (
-    STYLES,
     Layers,
     batches,
+    each_style,
+    each_way,
     loss,
     optimizer,
     outputs,
     part,
     whole,
+    with_divided_heads,
     with_divided_sequence,
 )
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
 
 HERE = scenario("IX-05")
-
-each_style = pytest.mark.parametrize("style", STYLES)
-each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 
 
 class Setting:
@@ -44,9 +44,7 @@ class Setting:
     def __init__(self, engine: Any, world: World, style: str, asynchronous: bool) -> None:
         mesh = HERE.mesh(world)
         self.engine, self.cp, self.place = engine, mesh["cp"], mesh.get_local_rank("cp")
-        columns, rows = engine.ColwiseParallel, engine.RowwiseParallel
-        plan = {f"layers.*.{name}.linear": columns() for name in "qkv"} | {"layers.*.o": rows()}
-        model = engine.parallelize_module(whole(world), mesh["tp"], plan)
+        model = with_divided_heads(engine, mesh["tp"], whole(world))
         self.model: Layers = with_divided_sequence(engine, self.cp, model, style, asynchronous=asynchronous)
         self.rows = [part(one, self.place, self.cp.size()) for one in batches(world)]
         self.loss = partial(loss, rank=self.place, size=self.cp.size())
@@ -77,12 +75,35 @@ def test_trains_as_a_single_card_does(engine, world, ledger, style, asynchronous
     assert_parity(candidate, baseline, ledger["cp_tp_fp32"])
 
 
+def hold_back_the_last(here: Setting, world: World) -> None:
+    """Has the rank with the last tokens begin when the one with the first has come to its attention."""
+    first, last = dist.get_process_group_ranks(here.cp.get_group())
+    token, layer = torch.zeros(1, device=world.device), here.model.layers[0]
+
+    def wait(*_: object) -> None:
+        here.engine.recv(token, src=first)
+
+    def release(*_: object) -> None:
+        here.engine.send(token, dst=last)
+
+    if world.rank == last:
+        layer.q.register_forward_pre_hook(wait)
+    else:
+        # Before the engine's hook, which waits for the transfers.
+        layer.core.register_forward_pre_hook(release, prepend=True)
+
+
 @contract("IX-05")
 @each_style
 @each_way
 def test_output_is_that_of_this_ranks_tokens(engine, world, ledger, style, asynchronous):
-    """The attention's output, and with it the gradient of its input, are the single card's at this rank's tokens."""
+    """The attention's output, and with it the gradient of its input, are the single card's at this rank's tokens.
+
+    With transfers beside the projections a rank is through with these while the other has not begun.
+    """
     here = Setting(engine, world, style, asynchronous)
+    if asynchronous:
+        hold_back_the_last(here, world)
     found = outputs(here.model, here.rows[0], here.place, here.cp.size())
     expected: dict[str, Tensor] = in_clean_process(outputs, whole(world), batches(world)[0])
     mine = {name: one.chunk(here.cp.size(), 1)[here.place] for name, one in expected.items()}

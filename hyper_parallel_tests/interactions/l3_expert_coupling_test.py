@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hyper_parallel_tests.harness import World, assert_close, assert_parity, contract, trace
+from hyper_parallel_tests.interactions.communication import assert_same_order
 from hyper_parallel_tests.interactions.experts import (
-    assert_same_order,
     batches,
     loss,
     norms_of_experts,
@@ -45,7 +45,7 @@ def test_ep_fsdp_coupling(engine, world, ledger):
 def test_communication_does_not_conflict(engine, world):
     """Exchanges of rows and of parameters come in one order on all ranks of a group, whatever another group does."""
     model, ranks = sharded(engine, world)
-    for rows in batches(world, world.size):
+    for rows in batches(world, world.size, steps=2):
         with trace.collectives() as sent:
             loss(model, rows.part(world.rank, world.size), engine=engine, ranks=ranks).backward()
         assert_same_order(world, sent)

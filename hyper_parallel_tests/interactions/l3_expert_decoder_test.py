@@ -16,9 +16,9 @@ from hyper_parallel_tests.harness import (
     trace,
 )
 from hyper_parallel_tests.harness.judging.parity import Track
+from hyper_parallel_tests.interactions.communication import assert_same_order
 from hyper_parallel_tests.interactions.experts import (
     SHAPE,
-    assert_same_order,
     batches,
     loss,
     norms_of_experts,
@@ -71,7 +71,7 @@ def test_moe_llm_ep_fsdp(engine, world, ledger):
 @contract("FSDP-L3-03")
 def test_training_repeats_bit_by_bit(engine, world):
     """The same training again in the same process gives the same bits."""
-    rows = batches(world, world.size)
+    rows = batches(world, world.size, steps=2)
     assert_bitwise_repeatable(lambda: trained(engine, *sharded(engine, world, SHAPE), rows).steps)
 
 
@@ -79,7 +79,7 @@ def test_training_repeats_bit_by_bit(engine, world):
 def test_communication_does_not_conflict(engine, world):
     """Exchanges of rows and of parameters come in one order on all ranks of a group, whatever another group does."""
     model, ranks = sharded(engine, world, SHAPE)
-    for rows in batches(world, world.size):
+    for rows in batches(world, world.size, steps=2):
         with trace.collectives() as sent:
             loss(model, rows.part(world.rank, world.size), engine=engine, ranks=ranks).backward()
         assert_same_order(world, sent)

@@ -32,8 +32,8 @@ STEPS, ROWS, LAYERS = 3, 12, 2
 BALANCE, RATE = 0.1, 0.05
 
 REGIONS = {
-    "full": {},
     "reentrant": {"use_reentrant": True},
+    "full": {},
     "products_kept": {"policy_fn": [torch.ops.aten.mm.default]},
 }
 each_region = pytest.mark.parametrize("options", REGIONS.values(), ids=REGIONS)

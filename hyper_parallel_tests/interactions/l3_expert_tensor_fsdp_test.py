@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hyper_parallel_tests.harness import World, assert_parity, contract, trace
+from hyper_parallel_tests.interactions.communication import assert_as_undivided, assert_same_order
 from hyper_parallel_tests.interactions.experts import (
     SHAPE,
-    assert_same_order,
     batches,
     loss,
     optimizer,
@@ -55,6 +55,17 @@ def test_trains_as_a_single_card_does(engine, world, ledger):
     rows = batches(world, RANKS)
     candidate = trained(engine, *sharded(engine, world), rows)
     assert_parity(candidate, trained_on_one_card(world, rows), ledger["ep_fsdp_fp32"])
+
+
+@contract("IX-17")
+def test_shards_are_gathered_and_reduced_as_without_division(engine, world):
+    """Over the ranks of shards a step of divided layers starts what one does whose heads and experts are whole."""
+    (model, ranks), mesh = sharded(engine, world), HERE.mesh(world)
+    undivided = with_sharded_experts(engine, whole(world), mesh["ep"], mesh["fsdp"], ranks)
+    rows = batches(world, RANKS)[0].part(ranks.get_local_rank(), RANKS)
+    assert_as_undivided(
+        lambda one: loss(one, rows, engine=engine, ranks=ranks).backward(), model, undivided, mesh["fsdp"], ranks
+    )
 
 
 @contract("IX-17")

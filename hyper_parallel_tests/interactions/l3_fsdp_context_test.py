@@ -6,7 +6,6 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-import pytest
 import torch.distributed as dist
 from torch import Tensor
 
@@ -22,9 +21,10 @@ from hyper_parallel_tests.harness import (
     train_baseline,
 )
 from hyper_parallel_tests.interactions.attention import (
-    STYLES,
     Layers,
     batches,
+    each_style,
+    each_way,
     loss,
     optimizer,
     outputs,
@@ -34,24 +34,16 @@ from hyper_parallel_tests.interactions.attention import (
 )
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.interactions.shards import by_layer
 
 HERE = scenario("IX-06")
 # What carries keys, values and gradients of each style between the ranks.
 CARRIERS = {"ulysses": "all_to_all", "all_gather": "all_gather"}
 
-each_style = pytest.mark.parametrize("style", STYLES)
-each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
-
 
 def sharded(engine: Any, world: World, style: str, asynchronous: bool) -> Layers:
     mesh = HERE.mesh(world)
-    return in_shards(engine, mesh, with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous))
-
-
-def in_shards(engine: Any, mesh: Any, model: Layers) -> Layers:
-    for layer in model.layers:
-        engine.fully_shard(layer, mesh=mesh)
-    return engine.fully_shard(model, mesh=mesh)
+    return by_layer(engine, with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous), mesh)
 
 
 def mine(world: World) -> list[Any]:
@@ -81,6 +73,27 @@ def test_trains_as_a_single_card_does(engine, world, ledger, style, asynchronous
 @contract("IX-06")
 @each_style
 @each_way
+def test_communication_is_that_of_both(engine, world, style, asynchronous):
+    """A step starts the transfers of a divided sequence and the collectives of the shards, none more and none less."""
+    mesh = HERE.mesh(world)
+    divided = with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous)
+    shards, rows = by_layer(engine, whole(world), mesh), mine(world)[0]
+    both = sharded(engine, world, style, asynchronous)
+    lines = [Counter(lines_of(model, rows, world)) for model in (both, divided, shards)]
+    assert lines[0] == lines[1] + lines[2]
+
+
+def lines_of(model: Layers, rows: Any, world: World) -> list[str]:
+    """The collectives of a second step."""
+    for _ in range(2):
+        with trace.collectives() as sent:
+            loss_here(world)(model, rows).backward()
+    return sent.lines()
+
+
+@contract("IX-06")
+@each_style
+@each_way
 def test_output_is_that_of_this_ranks_tokens(engine, world, ledger, style, asynchronous):
     """The attention's output, and with it the gradient of its input, are the single card's at this rank's tokens."""
     found = outputs(sharded(engine, world, style, asynchronous), mine(world)[0], world.rank, world.size)
@@ -103,27 +116,6 @@ def test_ranks_communicate_in_one_order(engine, world, style, asynchronous):
         kinds = {line.split()[0] for line in step.lines()}
         assert {"all_gather", "reduce_scatter", CARRIERS[style]} <= kinds, f"only {kinds} were seen"
         assert orders == [step.lines()] * world.size
-
-
-@contract("IX-06")
-@each_style
-@each_way
-def test_communication_is_that_of_both(engine, world, style, asynchronous):
-    """A step starts the transfers of a divided sequence and the collectives of the shards, none more and none less."""
-    mesh = HERE.mesh(world)
-    divided = with_divided_sequence(engine, mesh, whole(world), style, asynchronous=asynchronous)
-    shards, rows = in_shards(engine, mesh, whole(world)), mine(world)[0]
-    both = sharded(engine, world, style, asynchronous)
-    lines = [Counter(lines_of(model, rows, world)) for model in (both, divided, shards)]
-    assert lines[0] == lines[1] + lines[2]
-
-
-def lines_of(model: Layers, rows: Any, world: World) -> list[str]:
-    """The collectives of a second step."""
-    for _ in range(2):
-        with trace.collectives() as sent:
-            loss_here(world)(model, rows).backward()
-    return sent.lines()
 
 
 @contract("IX-06")

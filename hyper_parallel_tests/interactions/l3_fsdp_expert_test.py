@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hyper_parallel_tests.harness import World, assert_parity, contract, trace
+from hyper_parallel_tests.interactions.communication import assert_same_order
 from hyper_parallel_tests.interactions.experts import (
     SHAPE,
     alike,
-    assert_same_order,
     batches,
     loss,
     optimizer,

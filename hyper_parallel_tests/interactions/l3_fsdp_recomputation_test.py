@@ -17,6 +17,7 @@ from hyper_parallel_tests.harness import (
 )
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.interactions.shards import by_layer
 from hyper_parallel_tests.models.mlp import mlp, mlp_batch, mlp_loss
 
 HERE = scenario("IX-07")
@@ -34,11 +35,7 @@ def mine(world):
 
 def sharded(engine, world, *, regions: bool):
     """Each layer a unit, and a region around each unit; its parameters by the names that they have without."""
-    model = mlp().to(world.device)
-    mesh = HERE.mesh(world)
-    for layer in model.layers:
-        engine.fully_shard(layer, mesh=mesh)
-    model = engine.fully_shard(model, mesh=mesh)
+    model = by_layer(engine, mlp().to(world.device), HERE.mesh(world))
     named = list(model.named_parameters())
     if regions:
         model.layers = nn.ModuleList(engine.checkpoint_wrapper(layer) for layer in model.layers)

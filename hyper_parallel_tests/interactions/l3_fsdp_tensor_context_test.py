@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from torch import Tensor, nn
 
 from hyper_parallel_tests.harness import World, assert_parity, contract, mean_over_ranks, train, train_baseline
 from hyper_parallel_tests.interactions.attention import (
-    STYLES,
     Layers,
     batches,
+    each_style,
+    each_way,
     loss,
     optimizer,
     part,
     whole,
+    with_divided_heads,
     with_divided_sequence,
 )
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.interactions.shards import by_layer
 from hyper_parallel_tests.models.seeding import Batch
 
 HERE = scenario("IX-14")
-
-each_style = pytest.mark.parametrize("style", STYLES)
-each_way = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 
 
 class Setting:
@@ -34,14 +33,10 @@ class Setting:
     def __init__(self, engine: Any, world: World, style: str, asynchronous: bool) -> None:
         mesh = HERE.mesh(world)
         place = mesh.get_local_rank("cp")
-        columns, rows = engine.ColwiseParallel, engine.RowwiseParallel
-        plan = {f"layers.*.{name}.linear": columns() for name in "qkv"} | {"layers.*.o": rows()}
-        model = engine.parallelize_module(whole(world), mesh["tp"], plan)
+        model = with_divided_heads(engine, mesh["tp"], whole(world))
         with_divided_sequence(engine, mesh["cp"], model, style, asynchronous=asynchronous)
         shards = engine.flatten_mesh(mesh[("fsdp", "cp")], "shards")
-        for layer in model.layers:
-            engine.fully_shard(layer, mesh=shards)
-        self.model: Layers = engine.fully_shard(model, mesh=shards)
+        self.model: Layers = by_layer(engine, model, shards)
         own = [one.part(mesh.get_local_rank("fsdp"), HERE.dims["fsdp"]) for one in batches(world)]
         self.given: list[Batch] = [part(one, place, HERE.dims["cp"]) for one in own]
         self.place = place

@@ -30,8 +30,8 @@ UNCOUNTED = -100
 PACKINGS = (
     (((4, 2), (3, 4), (1, 2)), ((8, 8),)),
     (((2, 6), (6, 2)), ((1, 1), (2, 3), (5, 4))),
-    # All answers are in the second half.
-    (((9, 7),), ((10, 1), (2, 3))),
+    # Only the third quarter has targets: one rank has none, in order and zig-zag.
+    (((9, 4), (3, 0)), ((9, 1), (1, 2), (3, 0))),
 )
 LAYOUTS = {"ulysses": ("ulysses", False), "all_gather_zig_zag": ("all_gather", True), "ring": ("ring", False)}
 
@@ -137,5 +137,6 @@ def test_trains_as_a_single_card_does(engine, world, ledger, method, load_balanc
 def test_life_cycle_is_closed(engine, world, method, load_balance):
     """After a step no transfer is under way, no parameter is gathered and nothing has grown, without targets too."""
     model, (*_, rows) = divided(engine, world, method, load_balance)
+    assert (rows.targets != UNCOUNTED).any() == (world.rank == 1)
     update = optimizer(model.parameters())
     assert_closed(lambda: loss_of_part(model, rows, engine, world.size).backward(), update, model)

@@ -15,6 +15,7 @@ from hyper_parallel_tests.harness.judging.parity import Track
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.resumption import load, saved_between
 from hyper_parallel_tests.interactions.scenario import scenario
+from hyper_parallel_tests.interactions.shards import by_layer
 from hyper_parallel_tests.models.mlp import Mlp, mlp, mlp_batch, mlp_loss
 from hyper_parallel_tests.models.seeding import Batch
 
@@ -40,18 +41,15 @@ def mine(world: World, width: int) -> list[Batch]:
     return [one.part(world.rank, world.size) for one in batches(world, width)]
 
 
-def sharded(engine: Any, world: World, model: Mlp) -> Mlp:
-    mesh = HERE.mesh(world)
-    for layer in model.layers:
-        engine.fully_shard(layer, mesh=mesh)
-    return engine.fully_shard(model, mesh=mesh)
+def sharded(engine: Any, world: World, width: int) -> Mlp:
+    return by_layer(engine, mlp(width).to(world.device), HERE.mesh(world))
 
 
 def deferred(engine: Any, world: World, storage: str, width: int) -> Mlp:
     """Sharded while it has no storage, which it gets afterwards."""
     with engine.init_empty_weights():
         model = Mlp(width, depth=3)
-    sharded(engine, world, model)
+    by_layer(engine, model, HERE.mesh(world))
     assert all(one.is_meta for one in model.parameters())
     STORAGE[storage](engine, world, model)
     return model
@@ -66,7 +64,7 @@ def trained(model: nn.Module, update: torch.optim.Optimizer, rows: Sequence[Batc
 @each_storage
 def test_goes_on_where_it_was(engine, world, ledger, artifacts, width, storage):
     """The deferred model repeats, bit by bit, the run that went on, which is the single card's."""
-    model = sharded(engine, world, mlp(width).to(world.device))
+    model = sharded(engine, world, width)
     run, second_half = saved_between(
         engine, model, optimizer(model.parameters()), mine(world, width), trained, artifacts / "checkpoint"
     )
@@ -84,7 +82,7 @@ def test_goes_on_where_it_was(engine, world, ledger, artifacts, width, storage):
 @each_storage
 def test_life_cycle_is_closed(engine, world, artifacts, width, storage):
     """After a step of the resumed model each parameter is this rank's shard and nothing has grown."""
-    model, (rows, *_) = sharded(engine, world, mlp(width).to(world.device)), mine(world, width)
+    model, (rows, *_) = sharded(engine, world, width), mine(world, width)
     saved_between(engine, model, optimizer(model.parameters()), mine(world, width), trained, artifacts / "checkpoint")
     model = deferred(engine, world, storage, width)
     update = optimizer(model.parameters())

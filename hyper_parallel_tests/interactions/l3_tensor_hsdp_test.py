@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hyper_parallel_tests.harness import World, assert_parity, contract, mean_over_ranks, train, train_baseline
-from hyper_parallel_tests.interactions.decoders import batches, laid_out, loss, optimizer, whole
+from hyper_parallel_tests.interactions.communication import assert_as_undivided
+from hyper_parallel_tests.interactions.decoders import batches, in_shards, laid_out, loss, optimizer, whole
 from hyper_parallel_tests.interactions.life_cycle import assert_closed
 from hyper_parallel_tests.interactions.scenario import scenario
 from hyper_parallel_tests.models.decoder import Decoder
@@ -30,6 +31,14 @@ def test_trains_as_a_single_card_does(engine, world, ledger):
     candidate = train(model, rows, loss, optimizer=optimizer, average=mean_over_ranks)
     baseline = train_baseline(whole(world), batches(world), loss, optimizer=optimizer)
     assert_parity(candidate, baseline, ledger["tp_fsdp_fp32"])
+
+
+@contract("IX-21")
+def test_shards_are_gathered_and_reduced_as_without_division(engine, world):
+    """Over the ranks of shards and of replicas a step of divided layers starts what one of whole layers does."""
+    (model, (rows, *_)), mesh = model_and_rows(engine, world), HERE.mesh(world)
+    undivided = in_shards(engine, whole(world), mesh[("replica", "shard")])
+    assert_as_undivided(lambda one: loss(one, rows).backward(), model, undivided, mesh["replica"], mesh["shard"])
 
 
 @contract("IX-21")

@@ -22,7 +22,7 @@ from hyper_parallel_tests.models.seeding import Batch
 HERE = scenario("IX-04")
 STEPS, ROWS = 3, 8
 
-each_boundary = pytest.mark.parametrize("sequence", [False, True], ids=["all_tokens", "own_tokens"])
+each_boundary = pytest.mark.parametrize("sequence", [True, False], ids=["own_tokens", "all_tokens"])
 
 
 class Stage(nn.Module):
