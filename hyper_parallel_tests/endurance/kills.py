@@ -46,7 +46,9 @@ def drawn(seed: int, steps: int, first: int, cards: int, count: int) -> list[Kil
         ValueError: there is not a step for each.
     """
     if steps - first < count:
-        raise ValueError(f"{steps} steps have no room for {count} kills from step {first} on: train more")
+        raise ValueError(
+            f"{steps} steps have no room for {count} kills from step {first} on: train {first + count} or more"
+        )
     source, found = generator(seed, "kills"), []
     for part in range(count):
         begin, end = (first + (steps - first) * (part + more) // count for more in (0, 1))

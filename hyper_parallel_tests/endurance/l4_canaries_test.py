@@ -15,4 +15,4 @@ from hyper_parallel_tests.harness import contract
 def test_learns_as_on_one_card(engine, world, ledger, artifacts, steps, make):
     """The loss falls by half, along the single card's curve and to its parameters."""
     found = learns(engine, world, make, steps)
-    assert_learns(world, found, ledger["endurance_losses"], artifacts, f"{make.__name__}, {steps} steps")
+    assert_learns(world, found, ledger["endurance_canaries"], artifacts, f"{make.__name__}, {steps} steps")

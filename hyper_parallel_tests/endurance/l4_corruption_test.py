@@ -93,3 +93,30 @@ def test_one_bit(engine, world, dims, copies, bit):
         found = run.step(damage)
         suspects = (victim,) if len(copies[victim]) > 2 else tuple(sorted(copies[victim]))
         assert [(one.name, one.ranks, one.certain) for one in found] == [(name, suspects, len(suspects) == 1)]
+
+
+@contract("EN-06")
+@each_layout
+def test_one_bit_of_a_vector(engine, world, dims, copies):
+    """One flipped bit of a parameter of one dimension is found: all ranks that do not shard it hold a copy."""
+    run, victim = Run(engine, world, dims), world.size - 1
+    found = run.step(partial(flip, "norm.weight", 1, BITS["last"]) if world.rank == victim else None)
+    held = copies[victim] if dims["fsdp"] > 1 else range(world.size)
+    suspects = (victim,) if len(held) > 2 else tuple(sorted(held))
+    assert [(one.name, one.ranks, one.certain) for one in found] == [("norm.weight", suspects, len(suspects) == 1)]
+
+
+@contract("EN-06")
+def test_missing_gradient(engine, world):
+    """A rank without a gradient differs from others whose gradient is zero."""
+    victim = world.size - 1
+
+    def damage(model: nn.Module) -> None:
+        weight = model.get_parameter("output.weight")
+        if world.rank == victim:
+            weight.grad = None
+        else:
+            weight.grad.zero_()
+
+    found = Run(engine, world, LAYOUTS["replicas"][0]).step(damage)
+    assert [(one.name, one.ranks, one.certain) for one in found] == [("output.weight", (victim,), True)]

@@ -18,6 +18,25 @@ from hyper_parallel_tests.harness import World, contract, jobs
 DEATHS = 2
 
 
+def in_vain(world: World, folder: Path) -> str:
+    """How a run ends whose workers fail each time; it leaves signals as they were."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before, elastic_run = [signal.getsignal(one) for one in numbers], world.engine.elastic_run
+    with pytest.raises(Exception, match="a worker fails") as caught:
+        elastic_run(failing_worker, folder, ranks=WORKERS, max_restarts=1)
+    assert [signal.getsignal(one) for one in numbers] == before
+    return str(caught.value)
+
+
+@contract("EN-06")
+@pytest.mark.watchdog(180)
+def test_restarts_are_used_up(engine, world, tmp_path):
+    """A worker that raises counts as one that dies; after as many restarts as were allowed the run tells who failed."""
+    [said] = jobs.run(world, in_vain, tmp_path, cards=1)
+    assert re.search(r"rank\W+1\b", said), said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["0", "1"]
+
+
 def supervised(world: World, steps: int, folder: Path, deaths: list[Kill]) -> list[Any]:
     """What the workers of the last group have returned."""
     args = (world.engine.name, world.device.type, steps, folder, deaths)
@@ -38,22 +57,3 @@ def test_group_is_rebuilt(engine, world, ledger, tmp_path, steps):
     launches = [Records(tmp_path / f"launch_{number}") for number in range(DEATHS + 1)]
     begins = [0, *(checkpoint_before(one.step) for one in deaths)]
     assert_same_steps(launches, straight, begins, ledger["exact"])
-
-
-def in_vain(world: World, folder: Path) -> str:
-    """How a run ends whose workers fail each time; it leaves signals as they were."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before, elastic_run = [signal.getsignal(one) for one in numbers], world.engine.elastic_run
-    with pytest.raises(Exception, match="a worker fails") as caught:
-        elastic_run(failing_worker, folder, ranks=WORKERS, max_restarts=1)
-    assert [signal.getsignal(one) for one in numbers] == before
-    return str(caught.value)
-
-
-@contract("EN-06")
-@pytest.mark.watchdog(180)
-def test_restarts_are_used_up(engine, world, tmp_path):
-    """A worker that raises counts as one that dies; after as many restarts as were allowed the run tells who failed."""
-    [said] = jobs.run(world, in_vain, tmp_path, cards=1)
-    assert re.search(r"rank\W+1\b", said), said
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["0", "1"]

@@ -16,7 +16,7 @@ long = pytest.mark.steps(100, nightly=5000, weekly=50000, seconds=0.5)
 def test_resumed_learns_as_on_one_card(engine, world, ledger, artifacts, steps):
     """A training that begins anew at half from what was saved is the single card's that never stopped."""
     found = resumed(engine, world, fsdp, steps, artifacts / "checkpoint")
-    assert_learns(world, found, ledger["endurance_losses"], artifacts, f"FSDP, resumed at half of {steps} steps")
+    assert_learns(world, found, ledger["endurance_canaries"], artifacts, f"FSDP, resumed at half of {steps} steps")
 
 
 @contract("EN-05")
@@ -24,4 +24,4 @@ def test_resumed_learns_as_on_one_card(engine, world, ledger, artifacts, steps):
 def test_recomputed_learns_as_on_one_card(engine, world, ledger, artifacts, steps):
     """The loss falls by half, along the single card's curve and to its parameters."""
     found = learns(engine, world, fsdp_recomputation, steps)
-    assert_learns(world, found, ledger["endurance_losses"], artifacts, f"FSDP and recomputation, {steps} steps")
+    assert_learns(world, found, ledger["endurance_canaries"], artifacts, f"FSDP and recomputation, {steps} steps")

@@ -16,11 +16,13 @@ from hyper_parallel_tests.endurance.combinations import Training, alone, batch, 
 from hyper_parallel_tests.endurance.resources import sampling
 from hyper_parallel_tests.harness import World, assert_close, in_clean_process
 
-__all__ = ["LongRun", "assert_finite", "assert_steady", "draw", "long_run", "trained"]
+__all__ = ["LongRun", "assert_finite", "assert_steady", "draw", "enough", "long_run", "trained"]
 
 # In this share of the steps what stays is made: optimizer state, groups, threads, the allocator's arenas.
 _WARM_UP = 0.2
 _SAMPLES = 200
+# With fewer, warm-up is not over in its share, and a leak in each step stays within the bands of growth.
+_LEAST = 40
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,25 @@ class LongRun:
     single: Tensor
 
 
+def enough(steps: int, least: int, to: str) -> None:
+    """Refuses a run that would say nothing, or something false, of the engine.
+
+    Raises:
+        ValueError: of the request, so that no assertion fails; it has the least number of steps.
+    """
+    if steps < least:
+        raise ValueError(f"a run of {steps} is too short {to}: train {least} steps or more, such as by --steps={least}")
+
+
 def long_run(
-    world: World, training: Training, whole: Callable[[World], nn.Module], steps: int, artifacts: Path, title: str
+    world: World,
+    training: Training,
+    whole: Callable[[World], nn.Module],
+    steps: int,
+    artifacts: Path,
+    title: str,
+    *,
+    after: Callable[[int], object] = lambda step: None,
 ) -> LongRun:
     """Trains, draws both curves into `artifacts`, and judges nothing; all ranks call this together.
 
@@ -49,8 +68,13 @@ def long_run(
         training: this rank's part of the model.
         whole: makes the model on one card; a function of a module.
         title: of the picture.
+        after: what else belongs to a step, behind its update.
+
+    Raises:
+        ValueError: the steps are too few to tell what grows.
     """
-    run = _watched(world, training, steps, in_clean_process(_single, world, whole, steps))
+    enough(steps, _LEAST, "to tell what grows from what warms up")
+    run = _watched(world, training, steps, after, in_clean_process(_single, world, whole, steps))
     draw(world, artifacts, title, run.losses, run.single)
     return run
 
@@ -117,23 +141,22 @@ def trained(
     return losses[0] / losses[1]
 
 
-def _watched(world: World, training: Training, steps: int, single: Tensor) -> LongRun:
+def _watched(world: World, training: Training, steps: int, after: Callable[[int], object], single: Tensor) -> LongRun:
     update = optimizer(training.model.parameters())
     norms, warm, every = torch.zeros(steps), int(steps * _WARM_UP), max(1, steps // _SAMPLES)
 
     def note(step: int) -> None:
         norms[step] = _norm(training.model)
 
-    losses = trained(world, training, update, range(warm), before_update=note)
+    losses = trained(world, training, update, range(warm), before_update=note, after=after)
     with sampling(world.device) as sampled:
-        rest = trained(
-            world,
-            training,
-            update,
-            range(warm, steps),
-            before_update=note,
-            after=lambda step: sampled.take() if step % every == 0 else None,
-        )
+
+        def look(step: int) -> None:
+            after(step)
+            if step % every == 0:
+                sampled.take()
+
+        rest = trained(world, training, update, range(warm, steps), before_update=note, after=look)
     return LongRun(torch.cat([losses, rest]), norms, sampled.growth(), single)
 
 

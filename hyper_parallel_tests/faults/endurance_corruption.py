@@ -46,3 +46,21 @@ _fault("copies-within-a-replica", "Ranks compare what differs by rights, and an 
 _fault("copies-of-other-replicas-unseen", "Damage is found within a replica, and never against the others.")(
     _copies_elsewhere(lambda right: right | {"dp"})
 )
+
+
+@_fault("vectors-unseen", "Damage in the weights of a norm goes by: matrices alone are compared.")
+def vectors_unseen(patch: Patch) -> None:
+    @patch.around(f"{_REPLICAS}:checksum", parameters=("values",))
+    def checksum(original: Any, values: Tensor) -> Tensor:
+        if values.ndim > 1:
+            return original(values)
+        patch.reached()
+        return torch.zeros((), dtype=torch.int64, device=values.device)
+
+
+@_fault("no-gradient-is-zero", "A rank that has lost a gradient passes for one whose gradient is zero.")
+def no_gradient_is_zero(patch: Patch) -> None:
+    @patch.around(f"{_REPLICAS}:checksum", parameters=("values",))
+    def checksum(original: Any, values: Tensor) -> Tensor:
+        patch.reached()
+        return original(values) - values.numel()

@@ -114,7 +114,7 @@ def drift(patch: Patch) -> None:
     must_fail=["EN-01"],
     ranks="any",
     applied_on=[1],
-    watchdog=25,
+    watchdog=20,
 )
 def hang(patch: Patch) -> None:
     @_late_steps(patch)

@@ -45,13 +45,14 @@ def diverged_gradients(model: nn.Module, *, mesh: DeviceMesh) -> list[DivergedGr
 
 
 def checksum(values: Tensor) -> Tensor:
-    """A sum of all bits, an int64 of no dimension: no single bit, and no two elements that swap, leave it the same.
+    """A sum of all bits, an int64 of no dimension: no single bit leaves it the same, nor do two elements of up to four
+    bytes that swap; that of no elements is another than that of zeros.
 
-    Elements are taken as integers, times an odd number of their place, modulo 2**64.
+    Elements are taken as integers, times an odd number of their place, and their number is added, modulo 2**64.
     """
     flat = values.contiguous().flatten()
     words = flat.view(_INTEGERS[flat.element_size()]).to(torch.int64)
-    return (words * (2 * torch.arange(len(words), device=words.device) + 1)).sum()
+    return (words * (2 * torch.arange(len(words), device=words.device) + 1)).sum() + len(words)
 
 
 def gathered(sums: Tensor, mesh: DeviceMesh) -> Tensor:
