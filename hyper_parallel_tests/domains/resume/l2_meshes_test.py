@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hyper_parallel_tests.domains.resume.runs import EVERYTHING, Plan, cards_of, continued, ran, saved
+from hyper_parallel_tests.domains.resume.runs import EVERYTHING, Plan, cards_of, continued, saved, straight
 from hyper_parallel_tests.domains.resume.tracks import Ran, joined
 from hyper_parallel_tests.harness import World, assert_close, assert_equal, assert_parity, contract, jobs
 
@@ -37,7 +37,7 @@ def assert_goes_on(
     world: World, plan: Plan, before: str, after: str, folder: Any, tolerance: Any, micro_batches: int = 0
 ) -> None:
     """Loss, gradients, parameters, records and best metric by the ledger, schedule, scale and place exactly."""
-    expected = joined(jobs.run(world, ran, plan, before, cards=cards_of(before))).behind(STEPS)
+    expected = joined(straight(world, plan, before)).behind(STEPS)
     jobs.run(world, saved, plan, before, folder, STEPS, micro_batches, cards=cards_of(before))
     found = joined(jobs.run(world, continued, plan, after, folder, cards=cards_of(after)))
     assert_parity(found.track, expected.track, tolerance, own_because="the run that goes on is the reference")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hyper_parallel_tests.domains.resume.runs import EVERYTHING, PLAIN, Plan, cards_of, continued, ran, saved
+from hyper_parallel_tests.domains.resume.runs import EVERYTHING, PLAIN, Plan, cards_of, continued, saved, straight
 from hyper_parallel_tests.domains.resume.tracks import Ran, assert_same_run
 from hyper_parallel_tests.harness import World, assert_equal, contract, jobs
 
@@ -17,9 +17,9 @@ SGD = PLAIN.also("--optimizer.name=sgd", "--optimizer.momentum=0.9")
 def restarted(world: World, plan: Plan, layout: str, folder: Any) -> tuple[list[Ran], list[Ran]]:
     """On each rank what a run does behind a restart, and what it does there without."""
     cards = cards_of(layout)
-    straight = jobs.run(world, ran, plan, layout, cards=cards)
+    expected = [one.behind(STEPS) for one in straight(world, plan, layout)]
     jobs.run(world, saved, plan, layout, folder, STEPS, cards=cards)
-    return jobs.run(world, continued, plan, layout, folder, cards=cards), [one.behind(STEPS) for one in straight]
+    return jobs.run(world, continued, plan, layout, folder, cards=cards), expected
 
 
 @contract("RS-2-01")

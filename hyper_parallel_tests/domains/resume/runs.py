@@ -25,7 +25,7 @@ from hyper_parallel_tests.domains.resume.networks import (
     validation_rows,
 )
 from hyper_parallel_tests.domains.resume.tracks import Ran, Seen, recorder
-from hyper_parallel_tests.harness import World
+from hyper_parallel_tests.harness import World, jobs
 
 __all__ = [
     "EVERYTHING",
@@ -37,6 +37,7 @@ __all__ = [
     "made",
     "ran",
     "saved",
+    "straight",
 ]
 
 
@@ -157,6 +158,17 @@ def ran(world: World, plan: Plan, layout: str, steps: int | None = None) -> Ran:
     trainer, seen = observed(world, plan, layout)
     trainer.train(steps=steps)
     return seen(trainer)
+
+
+_straight: dict[tuple[Plan, str], list[Ran]] = {}
+
+
+def straight(world: World, plan: Plan, layout: str) -> list[Ran]:
+    """What each rank sees of a run that is never stopped, in a job. The same run is done once for all cases."""
+    key = (plan, layout)
+    if key not in _straight:
+        _straight[key] = jobs.run(world, ran, plan, layout, cards=cards_of(layout))
+    return _straight[key]
 
 
 def begun(world: World, plan: Plan, layout: str, *, steps: int = 0, micro_batches: int = 0) -> Any:

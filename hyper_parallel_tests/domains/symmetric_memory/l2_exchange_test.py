@@ -36,6 +36,25 @@ def gathered(engine, world: World, values: torch.Tensor) -> torch.Tensor:
 
 
 @contract("SM-2-01")
+@pytest.mark.parametrize("late", ["first", "last"])
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
+def test_next_exchange_waits_for_the_late_reader(engine, world, memory, kind, late):
+    """Who goes on to the next exchange does not overwrite what a late rank has not read yet."""
+    output, word = zeros(memory, world.size * COUNT), zeros(memory, 1, dtype=torch.int32)
+    for turn in range(3):
+        values = own_values(world, memory, torch.float32, COUNT, seed=turn)
+        if kind == "all_gather":
+            engine.shmem_allgather(output, values)
+        else:
+            engine.shmem_alltoall([values] * world.size, output, [COUNT] * world.size)
+        if world.rank == (0 if late == "first" else world.size - 1):
+            stay_behind(engine, word)
+        # Without a collective, for which ranks would wait.
+        expected = torch.cat([values_of(rank, COUNT, seed=turn) for rank in range(world.size)])
+        assert_equal(output, expected, what=f"output of turn {turn}")
+
+
+@contract("SM-2-01")
 @each_dtype
 def test_puts_to_all_ranks_are_an_all_gather(engine, world, memory, dtype):
     """Each rank puts its values at its place of every rank's tensor."""
@@ -110,25 +129,6 @@ def test_all_to_all_of_different_sizes(engine, world, memory, kind):
     """Some send more, some nothing: all finds its place behind what earlier ranks send, twice in a row."""
     for turn in range(2):
         exchanged(engine, world, memory, kind, torch.float32, seed=turn)
-
-
-@contract("SM-2-01")
-@pytest.mark.parametrize("late", ["first", "last"])
-@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
-def test_next_exchange_waits_for_the_late_reader(engine, world, memory, kind, late):
-    """Who goes on to the next exchange does not overwrite what a late rank has not read yet."""
-    output, word = zeros(memory, world.size * COUNT), zeros(memory, 1, dtype=torch.int32)
-    for turn in range(3):
-        values = own_values(world, memory, torch.float32, COUNT, seed=turn)
-        if kind == "all_gather":
-            engine.shmem_allgather(output, values)
-        else:
-            engine.shmem_alltoall([values] * world.size, output, [COUNT] * world.size)
-        if world.rank == (0 if late == "first" else world.size - 1):
-            stay_behind(engine, word)
-        # Without a collective, for which ranks would wait.
-        expected = torch.cat([values_of(rank, COUNT, seed=turn) for rank in range(world.size)])
-        assert_equal(output, expected, what=f"output of turn {turn}")
 
 
 @contract("SM-2-01")
