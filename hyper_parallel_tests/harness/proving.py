@@ -10,7 +10,7 @@ import pytest
 
 from hyper_parallel_tests.faults import Fault, catalogue
 from hyper_parallel_tests.harness import channel
-from hyper_parallel_tests.harness.conductor import Conductor, Terminated
+from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals
 from hyper_parallel_tests.harness.group import StartError
 from hyper_parallel_tests.harness.reporter import Reporter
 from hyper_parallel_tests.harness.verdict import Verdict
@@ -41,6 +41,7 @@ class ProvingSession:
         except Terminated:
             session.testsfailed += 1
         finally:
+            ignore_signals()
             self._conductor.close()
         return True
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hyper_parallel_tests.harness.conductor import Conductor, Terminated
+from hyper_parallel_tests.harness.conductor import Conductor, Terminated, ignore_signals
 from hyper_parallel_tests.harness.group import StartError, UsageError
 from hyper_parallel_tests.harness.reporter import Reporter
 
@@ -33,6 +33,8 @@ class CasesSession:
             print("launch: SIGTERM, no further case was run", file=sys.stderr)
             session.testsfailed += 1
         finally:
+            # From here on the reports are written, the XML among them.
+            ignore_signals()
             trouble = self._conductor.close()
         if trouble:
             self._reporter.error("end", trouble)
