@@ -34,6 +34,7 @@ class CaseInfo:
     watchdog: float | None
     own_process_group: bool
     doc: str
+    collectives_only: bool = False
 
 
 @dataclass(frozen=True)

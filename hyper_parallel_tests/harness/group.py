@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyper_parallel_tests.harness import channel, processes, ranks, stacks
+from hyper_parallel_tests.harness.evidence import PENDING
 from hyper_parallel_tests.harness.rank import Orders, main
 
 # Once a rank has failed or died, its peers get this long to say what they saw; then they are stopped.
@@ -101,9 +102,27 @@ class CaseRecord:
         # Where all ranks declined none is in a collective that another has left.
         return all(one.declined for one in self.ranks) or not any(one.failed for one in self.ranks)
 
+    @property
+    def together(self) -> bool:
+        """Whether all ranks have failed alike, behind the same collectives: none waits for another."""
+        if self.stopped or any(one.done is None or one.done.rebuild for one in self.ranks):
+            return False
+        ends = {tuple((phase.when, phase.kind, phase.exception) for phase in one.phases) for one in self.ranks}
+        collectives = {one.collectives for one in self.ranks}
+        if len(ends) > 1 or len(collectives) > 1:
+            return False
+        in_call = [when for when, _, _ in ends.pop()] == ["call"]
+        return in_call and not any(line == _NO_ANSWER or PENDING.search(line) for line in collectives.pop())
+
 
 class Group:
-    """A group of ranks that is up and has collected."""
+    """A group of ranks that is up and has collected.
+
+    Attributes:
+        fault: the fault that is on, empty for none.
+        spent: whether its ranks may run no further case.
+        kept: whether they went on after a case that had failed.
+    """
 
     def __init__(self, orders: Orders, listener: channel.Listener, fault: str = "") -> None:
         options = orders.options
@@ -117,6 +136,7 @@ class Group:
         self._probes: list[Connection | None] = [None] * options.ranks
         self.fault = fault
         self.spent = False
+        self.kept = False
         try:
             self.collected = self._wait_until_collected(options.startup)
         except BaseException:
@@ -253,6 +273,10 @@ class Group:
         while one.exit_code is None and time.monotonic() < end:
             one.exit_code = self._ranks.exit_code(one.rank)
             time.sleep(0.002)
+
+    def keep(self) -> None:
+        """Let the same processes run further cases although the last one has failed."""
+        self.spent, self.kept = False, True
 
     # -- evidence
 

@@ -18,6 +18,8 @@ MARKERS = (
     "steps(default, nightly=, weekly=, seconds=): how many steps the case trains in a run of each size, which the "
     "fixture of that name gives it, and how many seconds one may take, which its watchdog gets more",
     "own_process_group: the case destroys or replaces the default process group; fresh ranks follow",
+    "collectives_only: the case sends no messages from rank to rank, so that the same ranks may go on where it is "
+    "expected to fail and does so alike on all of them",
 )
 
 

@@ -305,7 +305,13 @@ def _case_info(item: pytest.Item, options: Options) -> channel.CaseInfo:
     doc = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().partition("\n")[0]
     own = item.get_closest_marker("own_process_group") is not None
     return channel.CaseInfo(
-        item.nodeid, item.location, marks.contracts_of(item), marks.limit_of(item, options), own, doc
+        item.nodeid,
+        item.location,
+        marks.contracts_of(item),
+        marks.limit_of(item, options),
+        own,
+        doc,
+        item.get_closest_marker("collectives_only") is not None,
     )
 
 

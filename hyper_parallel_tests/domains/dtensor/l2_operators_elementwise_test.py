@@ -10,6 +10,8 @@ from hyper_parallel_tests.domains.dtensor.operators.inplace import IN_PLACE
 from hyper_parallel_tests.domains.dtensor.operators.table import cases
 from hyper_parallel_tests.harness import contract
 
+pytestmark = pytest.mark.collectives_only
+
 
 @contract("DT-2-02")
 @pytest.mark.parametrize("case", cases(UNARY + BINARY + BROADCAST, first=("uneven", "empty")), ids=str)

@@ -9,6 +9,8 @@ from hyper_parallel_tests.domains.dtensor.operators.matrix import ON_FOUR
 from hyper_parallel_tests.domains.dtensor.operators.table import grid_cases, wide_cases
 from hyper_parallel_tests.harness import contract
 
+pytestmark = pytest.mark.collectives_only
+
 
 @contract("DT-2-02")
 @pytest.mark.parametrize("case", wide_cases(ON_FOUR), ids=str)

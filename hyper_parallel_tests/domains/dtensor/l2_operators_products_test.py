@@ -10,6 +10,8 @@ from hyper_parallel_tests.domains.dtensor.operators.products import ATTENTION, P
 from hyper_parallel_tests.domains.dtensor.operators.table import cases
 from hyper_parallel_tests.harness import contract
 
+pytestmark = pytest.mark.collectives_only
+
 
 @contract("DT-2-02")
 @pytest.mark.parametrize("case", cases(PRODUCTS + ATTENTION), ids=str)

@@ -10,6 +10,8 @@ from hyper_parallel_tests.domains.dtensor.operators.shaping import JOINS, MOVES,
 from hyper_parallel_tests.domains.dtensor.operators.table import cases
 from hyper_parallel_tests.harness import contract
 
+pytestmark = pytest.mark.collectives_only
+
 
 @contract("DT-2-02")
 @pytest.mark.parametrize("case", cases(VIEWS, further=("even", "uneven")) + cases(JOINS + PARTS + MOVES), ids=str)

@@ -164,3 +164,32 @@ def test_reached_ranks():
     one, other = passed(0), passed(1)
     other.reached = True
     assert judge(INFO, record(one, other)).reached == {1}
+
+
+def behind(rank: int, *collectives: str, kind: str = "error", when: str = "call", rebuild: str = "") -> RankRecord:
+    """A rank that has failed once it had issued these collectives."""
+    phase = Phase(when, kind, STARTED, 0.1, "NotImplementedError: no rule", exception="NotImplementedError")
+    return RankRecord(rank, [phase], Done(INFO.nodeid, rebuild), collectives=collectives)
+
+
+GATHERED = "all_gather #4 of default_pg (0, 1): float32[4] -> float32[2, 4]: done"
+
+
+@pytest.mark.parametrize(
+    ("other", "together"),
+    [
+        (behind(1, GATHERED), True),
+        (behind(1), False),
+        (behind(1, GATHERED.replace("done", "PENDING for 2.0 s")), False),
+        (behind(1, GATHERED, kind="assertion"), False),
+        (behind(1, GATHERED, when="teardown"), False),
+        (behind(1, GATHERED, rebuild="48 process groups are open"), False),
+        (passed(1), False),
+        (died(1, 0.1), False),
+    ],
+    ids=["alike", "one_fewer", "pending", "another_kind", "teardown", "rebuild", "passed", "died"],
+)
+def test_failed_together(other, together):
+    """Ranks have failed together if all left the case's body alike, behind the same collectives that are all done."""
+    assert record(behind(0, GATHERED), other).together is together
+    assert not record(behind(0, GATHERED), other, stopped=WATCHDOG).together
