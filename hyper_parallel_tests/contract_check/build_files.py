@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,21 +83,28 @@ def layer_tests(build_file: Path) -> list[Target]:
 
 
 def fault_tests(build_file: Path, root: Path) -> list[Target]:
-    """The `fault_test` targets of a BUILD file, as `layer_tests`; `root` is the folder of the product.
+    """The `fault_test` targets of a BUILD file, as `layer_tests`, one with proofs once for each of them.
+
+    Args:
+        build_file: the file.
+        root: the folder of the product.
 
     Raises:
-        Unreadable: as `layer_tests`, the catalogue included.
+        Unreadable: as `layer_tests`, the catalogue and the proofs included.
     """
     found = []
     for call, reader in _calls(build_file, "fault_test"):
-        given = next((one.value for one in call.keywords if one.arg == "catalogue"), None)
-        labels = (reader.value(given) if given else None) or [_domain_of(build_file.parent, root)]
-        names = tuple(re.split("[:/]", label)[-1] for label in labels)
-        found.append(replace(_target(call, reader), catalogue=names))
+        target = _target(call, reader)
+        given = {one.arg: reader.value(one.value) for one in call.keywords if one.arg in {"catalogue", "proofs"}}
+        for label, srcs in (given.get("proofs") or {}).items():
+            found.append(replace(target, srcs=_names(srcs), catalogue=(_last(label),)))
+        if not given.get("proofs"):
+            labels = given.get("catalogue") or [_domain_of(build_file.parent, root)]
+            found.append(replace(target, catalogue=tuple(map(_last, labels))))
     scenarios = _scenarios(build_file)
     for faults, cards in dict.fromkeys((one.faults, one.cards) for one in scenarios):
         srcs = tuple(_scenario_file(one) for one in scenarios if (one.faults, one.cards) == (faults, cards))
-        found.append(Target(f"faults_{cards}card_{faults}", "", srcs, build_file, 1, (faults,)))
+        found.append(Target(f"faults_{cards}card", "", srcs, build_file, 1, (faults,)))
     return found
 
 
@@ -111,6 +118,15 @@ def _scenario_file(scenario: Contract) -> str:
     return f"{scenario.layer}_{scenario.name}_test.py"
 
 
+def _last(label: str) -> str:
+    """The name of a label's target."""
+    return re.split("[:/]", label)[-1]
+
+
+def _names(srcs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(src.removeprefix(":") for src in srcs)
+
+
 def _domain_of(package: Path, root: Path) -> str:
     """The domain of a package, which the rule's default catalogue is named after."""
     folders = package.relative_to(root).parts
@@ -121,7 +137,7 @@ def _target(call: ast.Call, reader: _Reader) -> Target:
     given = {one.arg: reader.value(one.value) for one in call.keywords if one.arg in {"name", "srcs"}}
     name = given.get("name", "")
     layer = _LAYER_NAME.fullmatch(name)
-    srcs = tuple(src.removeprefix(":") for src in given.get("srcs", []))
+    srcs = _names(given.get("srcs", []))
     return Target(name, layer[1] if layer else "", srcs, reader.build_file, call.lineno)
 
 
@@ -178,6 +194,8 @@ class _Reader:
             return [self.value(one) for one in node.elts]
         if isinstance(node, ast.Tuple):
             return tuple(self.value(one) for one in node.elts)
+        if isinstance(node, ast.Dict) and None not in node.keys:
+            return {self.value(key): self.value(one) for key, one in zip(node.keys, node.values, strict=True)}
         if isinstance(node, ast.Name) and node.id in self.names:
             return self.names[node.id]
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

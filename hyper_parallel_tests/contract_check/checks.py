@@ -160,7 +160,7 @@ def every_fault_is_proven(tree: Tree) -> Iterator[str]:
             if not fault.unreadable and (fault.catalogue, one) not in proven:
                 yield (
                     f"{fault.where}: no fault_test has both this catalogue and a case of {one}: "
-                    "add the file to its srcs"
+                    "add the file to its srcs or proof"
                 )
 
 

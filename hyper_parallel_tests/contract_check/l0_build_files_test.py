@@ -148,6 +148,14 @@ def test_the_catalogue_of_a_fault_test_is_read(tmp_path, folder, given, catalogu
     assert (target.name, list(target.srcs), list(target.catalogue)) == ("faults", ["l0_a_test.py"], catalogue)
 
 
+def test_proofs_of_a_fault_test_are_read(package):
+    """Each catalogue goes with its own files."""
+    proofs = '{"//x/faults:a": ["l0_a_test.py"], ":b": FILES + glob(["l1_*"])}'
+    (package / "BUILD.bazel").write_text(f'FILES = [":l2_b_test.py"]\nfault_test(name = "faults", proofs = {proofs})\n')
+    found = [(target.name, target.catalogue, target.srcs) for target in fault_tests(package / "BUILD.bazel", package)]
+    assert found == [("faults", ("a",), ("l0_a_test.py",)), ("faults", ("b",), ("l2_b_test.py", "l1_a_test.py"))]
+
+
 def test_fault_tests_of_a_comprehension_are_read(package):
     """As layer_test targets are; what is a layer_test is no fault_test."""
     lines = [

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,16 @@ def _launch(options: Options, folder: Path) -> int:
     listener = channel.Listener()
     orders = Orders(listener.address, options, kept, folder, options.fault, os.getcwd(), loading.for_ranks(options))
     reporter = Reporter(options, _statements(options))
-    conductor = Conductor(options, orders, listener, reporter, Expectations(options.engine, options.cards))
+    expectations = Expectations(options.engine, options.cards)
+    conductors = [
+        Conductor(part, replace(orders, options=part), listener, reporter, expectations) for part in options.parts
+    ]
     try:
-        code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(options, conductor, reporter)]))
+        code = int(pytest.main(_pytest_args(options), plugins=[reporter, _session(conductors, reporter)]))
     finally:
         ignore_signals()
-        conductor.drop()
+        for conductor in conductors:
+            conductor.drop()
         listener.close()
         left = processes.kill(_leftovers())
     if left:
@@ -106,12 +111,12 @@ def _launch(options: Options, folder: Path) -> int:
     return code
 
 
-def _session(options: Options, conductor: Conductor, reporter: Reporter) -> object:
-    if options.faults:
+def _session(conductors: list[Conductor], reporter: Reporter) -> object:
+    if conductors[0].options.faults:
         from hyper_parallel_tests.harness.proving import ProvingSession
 
-        return ProvingSession(conductor, reporter)
-    return CasesSession(conductor, reporter)
+        return ProvingSession(conductors, reporter)
+    return CasesSession(conductors[0], reporter)
 
 
 def _pytest_args(options: Options) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from absl import flags
@@ -32,6 +32,19 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_string("fault", "", "run with this one fault applied on every rank", flag_values=_FLAGS)
 flags.DEFINE_list("faults", [], "prove that the named fault catalogues are caught by the files", flag_values=_FLAGS)
+flags.DEFINE_multi_string(
+    "proof",
+    [],
+    "CATALOGUE,...:FILE,...: the same for these files alone, several times in one launch",
+    flag_values=_FLAGS,
+)
+flags.DEFINE_integer(
+    "faults_per_contract",
+    None,
+    "prove so many faults of a contract in the default size, the first ones of each proof (default: all)",
+    lower_bound=1,
+    flag_values=_FLAGS,
+)
 flags.DEFINE_float(
     "watchdog",
     0.0,
@@ -40,7 +53,11 @@ flags.DEFINE_float(
     flag_values=_FLAGS,
 )
 flags.DEFINE_enum(
-    "size", "default", ["default", *SIZES], "how long the cases train that carry the mark steps", flag_values=_FLAGS
+    "size",
+    "default",
+    ["default", *SIZES],
+    "how long the cases train that carry the mark steps; all faults are proven unless it is the default",
+    flag_values=_FLAGS,
 )
 flags.DEFINE_integer(
     "steps", None, "training steps of those cases, in place of what their size says", lower_bound=1, flag_values=_FLAGS
@@ -73,7 +90,8 @@ class UsageError(Exception):
 class Options:
     """One launch.
 
-    Times are seconds, paths absolute; `pytest_args` reach the ranks' sessions and the conductor's unchanged.
+    Times are seconds, paths absolute; `pytest_args` reach the ranks' sessions and the conductor's unchanged. `proofs`
+    are pairs of catalogues and the files that must notice their faults; `faults` and `files` then have those of all.
     """
 
     files: tuple[str, ...]
@@ -84,6 +102,8 @@ class Options:
     layer: str = ""
     fault: str = ""
     faults: tuple[str, ...] = ()
+    proofs: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    faults_per_contract: int | None = None
     watchdog: float | None = None
     size: str = "default"
     steps: int | None = None
@@ -108,6 +128,16 @@ class Options:
     def ranks(self) -> int:
         """How many ranks run the cases: one a card, or the one that starts jobs on the cards."""
         return 1 if self.jobs else self.cards
+
+    @property
+    def parts(self) -> tuple[Options, ...]:
+        """What has ranks of its own: each proof with its files, or the launch as it is."""
+        if not self.proofs:
+            return (self,)
+        return tuple(
+            replace(self, faults=faults, files=files, layer=self.layer or _layer_of(files), proofs=())
+            for faults, files in self.proofs
+        )
 
     @property
     def queue_limit(self) -> float:
@@ -147,6 +177,10 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
     except flags.Error as error:
         raise UsageError(str(error)) from None
     files, pytest_args = _split(rest)
+    proofs = tuple(map(_proof, _FLAGS.proof))
+    if proofs and (files or _FLAGS.faults):
+        raise UsageError("--proof has its own files and catalogues: give neither --faults nor further files")
+    files = files or tuple(dict.fromkeys(file for _, those in proofs for file in those))
     if not files:
         raise UsageError("no test file given: name at least one PATH or PATH::case")
     if _FLAGS.jobs and _FLAGS.pdb_rank > 0:
@@ -155,7 +189,8 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
         raise UsageError(
             f"--pdb_rank={_FLAGS.pdb_rank} does not exist: with --cards={_FLAGS.cards} ranks are 0..{_FLAGS.cards - 1}"
         )
-    if _FLAGS.fault and _FLAGS.faults:
+    faults = tuple(_FLAGS.faults) or tuple(dict.fromkeys(name for names, _ in proofs for name in names))
+    if _FLAGS.fault and faults:
         raise UsageError("--fault runs cases under one fault, --faults proves a catalogue: give one of them")
     layer = _FLAGS.layer or _layer_of(files)
     if _FLAGS.jobs and layer == "l0":
@@ -168,7 +203,9 @@ def parse(argv: Sequence[str], environ: dict[str, str] | None = None) -> Options
         engine=_FLAGS.engine,
         layer=layer,
         fault=_FLAGS.fault,
-        faults=tuple(_FLAGS.faults),
+        faults=faults,
+        proofs=proofs,
+        faults_per_contract=_FLAGS.faults_per_contract,
         watchdog=_FLAGS.watchdog or None,
         size=_FLAGS.size,
         steps=_FLAGS.steps,
@@ -204,6 +241,15 @@ def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise UsageError(f"{word.partition('::')[0]}: no such file (paths are relative to {Path.cwd()})")
         previous = word
     return tuple(files), tuple(other)
+
+
+def _proof(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Catalogues and files of one `--proof`."""
+    names, colon, paths = text.partition(":")
+    files, other = _split(paths.split(",")) if paths else ((), ())
+    if not names or not colon or not files or other:
+        raise UsageError(f"--proof={text}: expected CATALOGUE,...:FILE,...")
+    return tuple(names.split(",")), files
 
 
 def _layer_of(files: Sequence[str]) -> str:

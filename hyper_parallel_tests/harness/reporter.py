@@ -50,6 +50,10 @@ class Reporter:
         for line in self._apart:
             terminalreporter.line(line)
 
+    def note(self, text: str) -> None:
+        """Say something of the whole run at its end."""
+        self._apart.append(text)
+
     def list_cases(self, nodeids: list[str]) -> None:
         """Name cases instead of running them, for --collect-only."""
         terminal = self.session.config.pluginmanager.get_plugin("terminalreporter")

@@ -55,6 +55,17 @@ def test_jobs(file):
     assert parse([file, "--cards=4"], {}).ranks == 4
 
 
+def test_proofs(file, tmp_path):
+    """Each proof is a part with its own catalogues, files and layer; the launch loads what all of them need."""
+    other = str(tmp_path / "l0_other_test.py")
+    Path(other).touch()
+    options = parse([f"--proof=a,b:{file}", f"--proof=c:{other},{file}"], {})
+    assert (options.faults, options.files, options.layer) == (("a", "b", "c"), (file, other), "")
+    assert [(part.faults, part.files) for part in options.parts] == [(("a", "b"), (file,)), (("c",), (other, file))]
+    assert [part.layer for part in options.parts] == ["l1", ""]
+    assert parse([file], {}).parts == (parse([file], {}),)
+
+
 def test_layer_decides_about_the_process_group(file):
     """Layer 0 is pure logic: its ranks have no process group."""
     assert parse([file], {}).process_group
@@ -87,6 +98,10 @@ def test_bazel(file, tmp_path):
         (["--device=tpu"], "device"),
         (["--cards=2", "--pdb-rank=2", "."], "ranks are 0..1"),
         (["--fault=a", "--faults=b", "."], "give one of them"),
+        (["--proof=a:.", "."], "its own files"),
+        (["--proof=a:.", "--fault=b"], "give one of them"),
+        (["--proof=a"], "expected CATALOGUE"),
+        (["--proof=a:nowhere_test.py"], "nowhere_test.py: no such file"),
         (["--cards=2", "--jobs", "--pdb-rank=1", "."], "only rank 0 runs the cases"),
         (["--cards=2", "--jobs", "--layer=l0", "."], "layer 0 runs in one process"),
     ],

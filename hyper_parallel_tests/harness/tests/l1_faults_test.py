@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyper_parallel_tests.harness.tests.launched import Run, launch
+from hyper_parallel_tests.harness.tests.launched import PROGRAMS, Launch, Run, launch
 
 pytestmark = pytest.mark.watchdog(300)
 
@@ -89,3 +89,21 @@ def test_unknown_fault(tmp_path: Path):
     run = launch(tmp_path, "caught_program", "--fault=no-such-fault")
     assert (run.code, list(run.cases)) == (1, ["start"])
     assert "no fault 'no-such-fault'" in run["start"].text
+
+
+def test_some_faults_of_a_contract(tmp_path):
+    """In the default size so many faults of a contract are proven as were asked for, and the others are named."""
+    found = launch(tmp_path, "caught_program", CATALOGUE, "--faults_per_contract=1", cards=2)
+    assert list(found.cases) == ["demo-off-by-one", "demo-wrong-contract"]
+    assert "9 more faults of these contracts" in found.terminal
+    assert "demo-hang" in found.terminal
+
+
+def test_proofs_in_one_launch(tmp_path):
+    """Each proof has its own catalogues, files and ranks: what one's files cannot show is not asked of them."""
+    catalogue = CATALOGUE.partition("=")[2]
+    proofs = [f"--proof={catalogue}:{PROGRAMS / name}.py" for name in ("plain_program", "caught_program")]
+    with Launch(tmp_path, ["--cards=2", *proofs], {"TESTBRIDGE_TEST_ONLY": "demo-crash"}, None) as running:
+        found = running.end()
+    assert (found.code, list(found.cases)) == (0, ["demo-crash"])
+    assert "caught_program.py::test_sum" in found["demo-crash"].properties["kill DEMO-SUM"]

@@ -93,9 +93,10 @@ def layer_test(
 
 def fault_test(
         name,
-        srcs,
+        srcs = None,
         cards = None,
         catalogue = None,
+        proofs = None,
         deps = [],
         data = [],
         capabilities = [],
@@ -108,13 +109,16 @@ def fault_test(
         **kwargs):
     """Proves that the cases would notice: each fault of a catalogue must make the named contract fail.
 
-    Tagged `faults` and with no layer, so that `//...:l1` stays the question "does it work".
+    Tagged `faults` and with no layer, so that `//...:l1` stays the question "does it work"; and `nightly`, since by default
+    only some faults of a contract are proven.
 
     Args:
       name: `faults`, `faults_<n>card` or `faults_<n>card_<suffix>`.
       srcs: the pytest files of the layer tests whose contracts the faults break; any layer.
       cards: ranks, one per card; needs not be given, and must agree with the name.
       catalogue: labels of the fault catalogues, default `//hyper_parallel_tests/faults:<domain>`.
+      proofs: in place of srcs and catalogue: label of a catalogue -> the files that must notice its faults. One launch
+        loads torch once for all of them.
       deps: further Python libraries that the cases import.
       data: further files that the cases read. The package's contracts.toml is there already.
       capabilities: further capabilities of the engine that the cases use. A domain's own is there already.
@@ -127,17 +131,18 @@ def fault_test(
       **kwargs: attributes of every Bazel test: shard_count, flaky, args, ...
     """
     parsed = parse_name(name, ["faults"])
+    srcs, catalogue, faults, proofs = _proven(srcs, catalogue, proofs)
     _check([
         parsed.problem,
         parsed.problem or cards_problem(name, parsed, cards),
         parsed.problem or srcs_problem(name, LAYERS, srcs),
     ])
-    catalogue = catalogue or ["//hyper_parallel_tests/faults:" + domain_of(native.package_name())]
     _test(
         name = name,
         kind = "faults",
         cards = parsed.cards,
-        faults = [native.package_relative_label(label).name for label in catalogue],
+        faults = faults,
+        proofs = proofs,
         srcs = srcs,
         deps = deps + catalogue + _engine_deps(capabilities) + _model_deps(models),
         data = data,
@@ -146,9 +151,20 @@ def fault_test(
         mechanisms = [],
         size = size,
         timeout = timeout,
-        tags = tags,
+        tags = tags + ["nightly"],
         **kwargs
     )
+
+def _proven(srcs, catalogue, proofs):
+    """Files and catalogues of a fault_test, and the attributes of the rule that say which belong together."""
+    if proofs:
+        if srcs or catalogue:
+            fail("\n\n//{}: proofs has its own files and catalogues: give neither srcs nor catalogue.\n".format(native.package_name()))
+        files = {file: True for those in proofs.values() for file in those}.keys()
+        named = {native.package_relative_label(label).name: those for label, those in proofs.items()}
+        return files, proofs.keys(), [], named
+    catalogue = catalogue or ["//hyper_parallel_tests/faults:" + domain_of(native.package_name())]
+    return srcs or [], catalogue, [native.package_relative_label(label).name for label in catalogue], {}
 
 # buildifier: disable=unnamed-macro
 def layer_suites():

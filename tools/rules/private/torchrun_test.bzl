@@ -16,6 +16,9 @@ _ENVIRONMENT = {
     "TZ": "UTC",
 }
 
+# More would double the time of a run of everything; --config=nightly proves all.
+_FAULTS_PER_CONTRACT = 3
+
 # Ranks of one test meet on the loopback: a host's name need not resolve, a farm's network need not exist.
 _LOOPBACK = {
     "GLOO_SOCKET_IFNAME": "lo",
@@ -71,10 +74,18 @@ def _arguments(ctx, device, engine):
         arguments.append("--jobs")
     if ctx.attr.layer:
         arguments.append("--layer=" + ctx.attr.layer)
+    if ctx.attr.faults or ctx.attr.proofs:
+        arguments.append("--faults_per_contract={}".format(_FAULTS_PER_CONTRACT))
     if ctx.attr.faults:
         arguments.append("--faults=" + ",".join(ctx.attr.faults))
-    elif fault:
+    elif fault and not ctx.attr.proofs:
         arguments.append("--fault=" + fault)
+    if ctx.attr.proofs:
+        places = {src.basename: src.short_path for src in ctx.files.srcs}
+        return arguments + [
+            "--proof={}:{}".format(catalogue, ",".join([places[file] for file in files]))
+            for catalogue, files in ctx.attr.proofs.items()
+        ]
     return arguments + [src.short_path for src in ctx.files.srcs]
 
 def _runfiles(ctx, environment):
@@ -122,6 +133,9 @@ Use layer_test or fault_test, which derive what can be derived.""",
         ),
         "layer": attr.string(
             doc = "The layer of the cases, where they are of one layer.",
+        ),
+        "proofs": attr.string_list_dict(
+            doc = "Fault catalogue -> names of the srcs that must notice its faults, instead of `faults` and all srcs.",
         ),
         "srcs": attr.label_list(
             doc = "pytest files.",

@@ -3,6 +3,7 @@
 load("@bazel_skylib//lib:unittest.bzl", "analysistest", "asserts", "unittest")
 
 _MOST_RUNFILES = 99
+_FAULTS = ["--faults_per_contract=3"]
 
 def _arguments(env):
     """The launcher's arguments as the stub has them."""
@@ -27,7 +28,16 @@ def _fault_arguments_test_impl(ctx):
     env = analysistest.begin(ctx)
     asserts.equals(
         env,
-        ["--cards=2", "--device=cpu", "--engine=torch_native", "--faults=catalogue", "tools/rules/tests/l1_ranks_test.py"],
+        ["--cards=2", "--device=cpu", "--engine=torch_native"] + _FAULTS + ["--faults=catalogue", "tools/rules/tests/l1_ranks_test.py"],
+        _arguments(env),
+    )
+    return analysistest.end(env)
+
+def _fault_proofs_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    asserts.equals(
+        env,
+        ["--cards=2", "--device=cpu", "--engine=torch_native"] + _FAULTS + ["--proof=catalogue:tools/rules/tests/l1_ranks_test.py"],
         _arguments(env),
     )
     return analysistest.end(env)
@@ -41,8 +51,8 @@ def _fault_jobs_arguments_test_impl(ctx):
     env = analysistest.begin(ctx)
     asserts.equals(
         env,
-        ["--cards=2", "--device=cpu", "--engine=torch_native", "--jobs", "--faults=catalogue"],
-        _arguments(env)[:5],
+        ["--cards=2", "--device=cpu", "--engine=torch_native", "--jobs"] + _FAULTS + ["--faults=catalogue"],
+        _arguments(env)[:6],
     )
     return analysistest.end(env)
 
@@ -98,6 +108,10 @@ _fault_setting_test = analysistest.make(
 )
 _fault_arguments_test = analysistest.make(
     _fault_arguments_test_impl,
+    config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
+)
+_fault_proofs_test = analysistest.make(
+    _fault_proofs_test_impl,
     config_settings = {str(Label("//tools/rules:engine")): "torch_native"},
 )
 _jobs_arguments_test = analysistest.make(
@@ -161,7 +175,7 @@ def _declared_test_impl(ctx):
     asserts.equals(env, {"cards": "4"}, jobs["exec_properties"])
     asserts.equals(
         env,
-        ["2card", "cpu:2", "faults", "faults-2card", "manual", "resources:card:2", "tools"],
+        ["2card", "cpu:2", "faults", "faults-2card", "manual", "nightly", "resources:card:2", "tools"],
         sorted(declared["faults_2card_sample"]["tags"]),
     )
     for name, kind in {"l0": "test_suite", "l0_1card": "torchrun_test", "l1": "test_suite", "l4": "test_suite"}.items():
@@ -190,6 +204,7 @@ def rule_tests():
         ("engine_test", _engine_test, ":engine_sample"),
         ("fault_arguments_test", _fault_arguments_test, ":faults_2card_sample"),
         ("fault_jobs_arguments_test", _fault_jobs_arguments_test, ":faults_2card_jobs_sample"),
+        ("fault_proofs_test", _fault_proofs_test, ":faults_2card_proofs_sample"),
         ("fault_setting_test", _fault_setting_test, ":l2_4card_sample"),
         ("jobs_arguments_test", _jobs_arguments_test, ":l2_4card_jobs_sample"),
         ("layer_arguments_test", _layer_arguments_test, ":l2_4card_sample"),

@@ -40,6 +40,13 @@ def samples():
         jobs = True,
         tags = ["manual"],
     )
+    fault_test(
+        name = "faults_2card_proofs_sample",
+        proofs = {
+            ":catalogue": ["l1_ranks_test.py"],
+        },
+        tags = ["manual"],
+    )
     torchrun_test(
         name = "engine_sample",
         srcs = ["l2_sample_test.py"],
