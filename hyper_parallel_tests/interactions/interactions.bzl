@@ -36,9 +36,15 @@ def _file(scenario):
 def _all_of(scenarios, key):
     return {one: True for scenario in scenarios for one in scenario[key]}.keys()
 
+def _proofs(scenarios):
+    files = {}
+    for scenario in scenarios:
+        files.setdefault("//hyper_parallel_tests/faults:" + scenario["faults"], []).append(_file(scenario))
+    return files
+
 # buildifier: disable=unnamed-macro
 def interaction_tests(scenarios):
-    """Declares, for each scenario, `l3_<cards>card_<name>`, and for each catalogue and number of cards a fault test.
+    """Declares, for each scenario, `l3_<cards>card_<name>`, and for each number of cards a fault test.
 
     Args:
       scenarios: the entries of registry.toml.
@@ -54,18 +60,18 @@ def interaction_tests(scenarios):
             tags = scenario["capabilities"],
             deps = [":scenario"],
         )
-    proven = {}
+    alike = {}
     for scenario in scenarios:
-        proven.setdefault((scenario["faults"], scenario["cards"]), []).append(scenario)
-    for (catalogue, cards), group in proven.items():
-        name = "faults_{}card_{}".format(cards, catalogue.removeprefix("interactions_"))
+        alike.setdefault(scenario["cards"], []).append(scenario)
+    for cards, group in alike.items():
+        name = "faults_{}card".format(cards)
         fault_test(
             name = name,
-            srcs = [_file(scenario) for scenario in group],
+            timeout = "long",
             capabilities = _all_of(group, "capabilities"),
-            catalogue = ["//hyper_parallel_tests/faults:" + catalogue],
             data = _seen("_entries_" + name, group),
             models = _all_of(group, "models"),
+            proofs = _proofs(group),
             deps = [":scenario"],
         )
     layer_suites()
