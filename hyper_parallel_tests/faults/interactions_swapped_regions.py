@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,29 @@ def _has(module: Any, kind: type) -> bool:
     return any(isinstance(one, kind) for one in module.modules())
 
 
+def _packed_by_sharded_regions(patch: Patch) -> Callable[[Callable[[Any, Any], None]], None]:
+    """Decorator: what happens to the handle of a tensor that is saved where a swapped region has sharded blocks."""
+    inside: list[bool] = []
+
+    def put(happens: Callable[[Any, Any], None]) -> None:
+        @patch.around(f"{_SWAP}.wrapper:SwapWrapper.forward", parameters=("self",))
+        def forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            inside.append(_has(self, CheckpointWrapper) and _has(self, FSDPModule))
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                inside.pop()
+
+        @patch.around(f"{_SWAP}.manager:_Manager.pack", parameters=("self", "tensor"))
+        def pack(original: Any, self: Any, tensor: Any) -> Any:
+            handle = original(self, tensor)
+            if inside[-1:] == [True]:
+                happens(handle, tensor)
+            return handle
+
+    return put
+
+
 @fault(
     id="ix-sharded-regions-run-on-half-an-input",
     symptom="With swap and recomputation sharded layers learn wrongly: they run again before their input is back.",
@@ -27,23 +51,12 @@ def _has(module: Any, kind: type) -> bool:
     ranks="all",
 )
 def sharded_regions_run_on_half_an_input(patch: Patch) -> None:
-    inside: list[bool] = []
     early: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    @patch.around(f"{_SWAP}.wrapper:SwapWrapper.forward", parameters=("self",))
-    def forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        inside.append(_has(self, CheckpointWrapper) and _has(self, FSDPModule))
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            inside.pop()
-
-    @patch.around(f"{_SWAP}.manager:_Manager.pack", parameters=("self", "tensor"))
-    def pack(original: Any, self: Any, tensor: Any) -> Any:
-        handle = original(self, tensor)
-        if inside[-1:] == [True] and tensor.is_floating_point():
+    @_packed_by_sharded_regions(patch)
+    def pack(handle: Any, tensor: Any) -> None:
+        if tensor.is_floating_point():
             early.add(handle)
-        return handle
 
     @patch.around(f"{_SWAP}.saved:Handle.tensor", parameters=("self",))
     def tensor(original: Any, self: Any) -> Any:
@@ -64,24 +77,12 @@ def sharded_regions_run_on_half_an_input(patch: Patch) -> None:
     ranks="all",
 )
 def host_copies_of_sharded_regions_kept(patch: Patch) -> None:
-    inside: list[bool] = []
     of_regions: weakref.WeakSet[Any] = weakref.WeakSet()
     kept: list[Any] = []
 
-    @patch.around(f"{_SWAP}.wrapper:SwapWrapper.forward", parameters=("self",))
-    def forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        inside.append(_has(self, CheckpointWrapper) and _has(self, FSDPModule))
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            inside.pop()
-
-    @patch.around(f"{_SWAP}.manager:_Manager.pack", parameters=("self", "tensor"))
-    def pack(original: Any, self: Any, tensor: Any) -> Any:
-        handle = original(self, tensor)
-        if inside[-1:] == [True]:
-            of_regions.add(handle.saved)
-        return handle
+    @_packed_by_sharded_regions(patch)
+    def pack(handle: Any, tensor: Any) -> None:
+        of_regions.add(handle.saved)
 
     @patch.around(f"{_SWAP}.saved:Saved.arrive", parameters=("self",))
     def arrive(original: Any, self: Any) -> None:
